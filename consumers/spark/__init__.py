@@ -1,0 +1,1 @@
+"""Spark: the Python data source over streams."""

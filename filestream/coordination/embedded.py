@@ -1,0 +1,102 @@
+"""The property store without a server: versioned documents beside the stream.
+
+Layout below the root key::
+
+    <name>/<version %010d>      one whole, durable file a version; the highest is the document
+    _claims/<name>              locked by the process that holds the claim
+
+Compare-and-set of version n is ``put_if_absent`` of version n + 1: whoever is second gets a
+conflict from the storage itself. Old versions are deleted lowest first and the highest is never,
+so a version only grows; a writer whose slot n + 1 had been deleted long ago sees the higher one
+after its put, and takes that for the conflict it is.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from filestream.coordination.base import Document, PropertyStore
+from filestream.errors import ConflictError, InvalidRequestError, NotFoundError
+from filestream.storage.base import Lock, Storage
+
+__all__ = ["EmbeddedPropertyStore"]
+
+_VERSIONS_KEPT: Final = 8
+_VALUE_SIZE_MAX: Final = 1 << 20
+_READ_TRIES: Final = 100
+
+
+class EmbeddedPropertyStore(PropertyStore):
+    """Documents in the stream's own storage.
+
+    Args:
+        storage: where the stream lives.
+        root: key below which the documents are kept.
+    """
+
+    def __init__(self, storage: Storage, root: str) -> None:
+        self._storage = storage
+        self._root = root
+
+    def _key(self, name: str, version: int) -> str:
+        return f"{self._root}/{name}/{version:010d}"
+
+    def _versions(self, name: str) -> list[int]:
+        entries = self._storage.list(f"{self._root}/{name}")
+        return sorted(
+            int(e.name) for e in entries if e.name.isascii() and e.name.isdigit() and not e.is_directory
+        )
+
+    def get(self, name: str) -> Document:
+        """See ``PropertyStore``."""
+        for _ in range(_READ_TRIES):
+            versions = self._versions(name)
+            if not versions:
+                return Document(b"", 0)
+            try:
+                value = self._storage.read(self._key(name, versions[-1]), 0, _VALUE_SIZE_MAX + 1)
+            except NotFoundError:
+                continue  # Cleaned up between listing and reading: there is a newer one.
+            return Document(value, versions[-1])
+        raise ConflictError(f"the document changes faster than it can be read. name={name}")
+
+    def compare_and_set(self, name: str, value: bytes, *, version: int) -> Document:
+        """See ``PropertyStore``."""
+        if len(value) > _VALUE_SIZE_MAX:
+            raise InvalidRequestError(f"document is too large. name={name} size={len(value)}")
+        versions = self._versions(name)
+        if version != (versions[-1] if versions else 0):
+            raise ConflictError(f"the document has changed. name={name} version={version}")
+        self._storage.put_if_absent(self._key(name, version + 1), value)
+        versions = self._versions(name)
+        followed = {version + 1, version + 2} <= set(versions)
+        if versions and versions[-1] > version + 1 and not followed:
+            # A gap behind our slot: it was free only because it had been cleaned up.
+            raise ConflictError(f"the document has changed. name={name} version={version}")
+        for old in versions[:-_VERSIONS_KEPT]:
+            self._storage.delete(self._key(name, old))
+        return Document(value, version + 1)
+
+    def is_current(self, name: str, version: int) -> bool:
+        """See ``PropertyStore``: two looks at the directory, no listing.
+
+        Versions are deleted lowest first, so where the next one is missing because it was
+        deleted, this one is missing too.
+        """
+        if version == 0:
+            return not self._versions(name)
+        exists = self._storage.exists
+        return not exists(self._key(name, version + 1)) and exists(self._key(name, version))
+
+    def list(self, prefix: str) -> Sequence[str]:
+        """See ``PropertyStore``."""
+        place = f"{self._root}/{prefix}" if prefix else self._root
+        names = [e.name for e in self._storage.list(place) if e.is_directory and e.name[0] != "_"]
+        return sorted(f"{prefix}/{name}" if prefix else name for name in names)
+
+    def delete(self, name: str) -> None:
+        """See ``PropertyStore``."""
+        self._storage.delete_tree(f"{self._root}/{name}")
+
+    def claim(self, name: str) -> Lock:
+        """See ``PropertyStore``."""
+        return self._storage.lock(f"{self._root}/_claims/{name}")

@@ -1,0 +1,1 @@
+"""Places for bytes: one promise (base), one backend a file."""

@@ -1,0 +1,200 @@
+"""What a place for bytes promises; every backend keeps it, ``filestream.testing`` proves it.
+
+A storage holds files under POSIX keys (``a/b/c``) relative to its root. The contract is small on
+purpose: exclusive create, append while the creator lives, sync, whole-file put-if-absent, range
+read, list, delete. No rename, no truncation and no append to a file that exists: no two stores
+agree on them.
+
+Rule: backends import this file and never each other; only ``open.py`` knows them all. Errors of
+the operating system are translated in the backend that met them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from filestream.errors import InvalidRequestError
+
+__all__ = ["Appender", "Entry", "Lock", "Storage", "Waker", "check_key"]
+
+_KEY_SIZE_MAX: Final = 4096
+_NAME_SIZE_MAX: Final = 255
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """One name below a prefix."""
+
+    name: str
+    is_directory: bool
+
+
+def check_key(key: str) -> str:
+    """The key itself, when it names something below the root and nothing else.
+
+    Raises:
+        InvalidRequestError: the key is absolute, climbs out, or holds what no file name may hold.
+    """
+    if len(key) > _KEY_SIZE_MAX or "\0" in key or "\\" in key:
+        raise InvalidRequestError(f"key is no relative path. key={key!r:.200}")
+    for name in key.split("/"):
+        if name in ("", ".", "..") or len(name) > _NAME_SIZE_MAX:
+            raise InvalidRequestError(f"key is no relative path. key={key!r:.200}")
+    return key
+
+
+class _Closing:
+    """``with`` closes; closing twice is fine."""
+
+    def close(self) -> None:
+        """Give up what is held; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Appender(_Closing, ABC):
+    """The only way to add bytes to one file, held by the process that created it."""
+
+    @abstractmethod
+    def write(self, data: bytes) -> None:
+        """Add bytes; readers of other processes may see them from now on.
+
+        Raises:
+            UnavailableError: some of the bytes, or none, were written. Give the file up.
+        """
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return once every byte written so far survives a power cut.
+
+        Raises:
+            UnavailableError: the state is unknown. Never sync this file again: the next call
+                may succeed although the bytes are gone. Give the file up.
+        """
+
+    def write_and_sync(self, data: bytes) -> None:
+        """``write`` and ``sync`` in one step, where the system can fuse them.
+
+        Raises:
+            UnavailableError: as ``write`` and ``sync``.
+        """
+        self.write(data)
+        self.sync()
+
+
+class Lock(_Closing, ABC):
+    """A name held by this process until ``close`` or its death; others get ``ConflictError``."""
+
+
+class Waker(_Closing, ABC):
+    """Tells that something below the watched directories changed; a hint, never a proof."""
+
+    @abstractmethod
+    def watch(self, key: str) -> bool:
+        """Also watch this directory; False when it cannot be watched (any more)."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float) -> Mapping[str, bool]:
+        """Block until something changed, or the time ran out (nothing is returned).
+
+        Returns:
+            For each watched directory in which something changed, whether names changed in it.
+        """
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A file descriptor that is readable when something changed, for event loops."""
+
+
+class Storage(_Closing, ABC):
+    """A root for files. Safe to use from many threads; small enough to pickle.
+
+    Attributes:
+        url: the root, such as ``file:///data/clicks``; for people and errors.
+        is_durable: whether ``sync`` survives a power cut of the machine.
+    """
+
+    url: str
+    is_durable: bool
+
+    def url_of(self, key: str) -> str:
+        """The URL of a key, for people and errors."""
+        return f"{self.url}/{key}" if key else self.url
+
+    @abstractmethod
+    def create(self, key: str, *, durable_name: bool = True) -> Appender:
+        """Create a file exclusively, with the directories above it.
+
+        Args:
+            key: of the new file.
+            durable_name: the name itself survives a power cut when this returns.
+
+        Raises:
+            ConflictError: the file exists.
+            UnavailableError: the store failed.
+        """
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """Publish a whole file; it is visible with all its bytes or not at all, and durable.
+
+        Raises:
+            ConflictError: the file exists; it was not touched.
+            UnavailableError: the store failed; the file may exist now.
+        """
+
+    @abstractmethod
+    def read(self, key: str, position: int, size: int) -> bytes:
+        """At most ``size`` bytes from ``position``; fewer only where the file ends now.
+
+        Raises:
+            NotFoundError: there is no such file.
+            UnavailableError: the store failed.
+        """
+
+    @abstractmethod
+    def size(self, key: str) -> int:
+        """Size of a file in bytes, as far as the store knows it now.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+
+    @abstractmethod
+    def exists(self, key: str) -> bool:
+        """Whether a file (not a directory) has this key."""
+
+    @abstractmethod
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """Names directly below a directory, in no order; none when there is no directory."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove a file; fine when there is none."""
+
+    @abstractmethod
+    def delete_tree(self, prefix: str) -> None:
+        """Remove a directory with all below it; fine when there is none. Not atomic."""
+
+    @abstractmethod
+    def lock(self, key: str) -> Lock:
+        """Hold a name exclusively among all processes of this storage.
+
+        Raises:
+            ConflictError: another holder lives.
+        """
+
+    def waker(self) -> Waker | None:
+        """A waker, or None where changes can only be polled for."""
+        return None

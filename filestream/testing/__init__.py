@@ -1,0 +1,1 @@
+"""What ships for testing: the promises as suites, faults on demand."""

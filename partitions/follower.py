@@ -1,0 +1,259 @@
+"""Follows a stream as it grows: new blocks, new segments, new writers, new partitions, truncation.
+
+One round reads everything that is there now, partition by partition in the order of time; between
+rounds the caller waits. Nothing is waited for that may never come: a silent writer holds nobody
+up, and what a late one brings is delivered when it comes.
+
+Where the storage can tell of changes (inotify), only what changed is looked at, and all of it once
+a second to be safe. Elsewhere each open chain is polled at intervals that double while it is
+silent, and listing may take at most a twentieth of the time.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from filestream.errors import NotFoundError
+from filestream.partitions.catalog import Catalog, PartitionDirectory
+from filestream.partitions.chain import Chain, ChainId
+from filestream.partitions.filters import Interval, Piece, select
+from filestream.partitions.layout import STORE_KEY, Partition
+from filestream.partitions.positions import At, End, Position, Start
+from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
+from filestream.segment_reader import OnCorrupt
+from filestream.storage.base import Waker
+
+__all__ = ["Follower"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S_MIN: Final = 0.001
+_POLL_S_MAX: Final = 1.0
+_LISTING_SHARE: Final = 0.05
+_GENERATION_KEY: Final = f"{STORE_KEY}/generation"
+
+
+class _Followed:
+    """A chain, and when to look at it again if nobody tells us."""
+
+    __slots__ = ("chain", "interval_s", "look_at_s")
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.interval_s = _POLL_S_MIN
+        self.look_at_s = 0.0
+
+
+class Follower:
+    """Not thread-safe. Close it to give the watches back.
+
+    Args:
+        view: of the stream.
+        start: where to begin; resolved here, once.
+    """
+
+    def __init__(self, view: StreamView, start: Position, *, on_corrupt: OnCorrupt = "raise") -> None:
+        self._view = view
+        self._clock = view.clock
+        self._catalog = Catalog(view.storage)
+        self._on_corrupt = on_corrupt
+        self._interval = (
+            Interval(from_ms=start.timestamp_ms) if isinstance(start, At) else Interval()
+        )
+        self._chains: dict[ChainId, _Followed] = {}
+        self._directories: dict[str, PartitionDirectory] = {}
+        self._changed: set[str] = set()
+        self._list_at_s = 0.0
+        self._checked_at_s = 0.0
+        self._idle_s = _POLL_S_MIN
+        self._waker: Waker | None = view.storage.waker()
+        # Watches first, then the listing: what happens in between is seen by both.
+        self._generation = view.generations.current()
+        self._watch_top()
+        snapshot = take_snapshot(view)
+        self._generation = snapshot.generation
+        bounds = Bounds(snapshot, start, End())
+        for chain_id, segments in snapshot.chains.items():
+            cut = bounds.cut(chain_id)
+            chain = Chain(view.storage, segments, on_corrupt=on_corrupt)
+            if cut is None or isinstance(start, End):
+                chain.skip_to_end()
+            elif cut.start != (0, 0, 0):
+                chain = Chain(view.storage, segments, start=cut.start, on_corrupt=on_corrupt)
+            elif not isinstance(start, Start) and cut.interval.from_ms > chain_id.partition.start_ms:
+                chain = self._from_time(segments, cut.interval.from_ms)
+            self._chains[chain_id] = _Followed(chain)
+        self._discover()
+
+    def round(self) -> Iterator[list[Iterator[Piece]]]:
+        """For each partition with something to look at, what is new in each of its chains."""
+        now_s = self._clock.monotonic_s()
+        self._look_at_generation(now_s)
+        if now_s >= self._list_at_s:
+            self._discover()
+        due: dict[Partition, list[ChainId]] = {}
+        for chain_id, followed in self._chains.items():
+            if followed.chain.is_open and followed.look_at_s <= now_s:
+                due.setdefault(chain_id.partition, []).append(chain_id)
+        for partition in sorted(due):
+            yield [self._news(chain_id) for chain_id in sorted(due[partition])]
+
+    def wait_s(self) -> float:
+        """How long nothing needs to be looked at, unless ``fileno`` becomes readable."""
+        now_s = self._clock.monotonic_s()
+        due = [f.look_at_s for f in self._chains.values() if f.chain.is_open]
+        until_s = min([*due, self._list_at_s, now_s + _POLL_S_MAX]) - now_s
+        return max(until_s, _POLL_S_MIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """Block until something changed or the time ran out."""
+        if self._waker is None:
+            self._clock.sleep(timeout_s)
+        else:
+            self._take_changes(timeout_s)
+
+    def take_changes(self) -> None:
+        """Learn what changed without blocking; for event loops that watch ``fileno``."""
+        if self._waker is not None:
+            self._take_changes(0)
+
+    def fileno(self) -> int | None:
+        """A descriptor that becomes readable on changes, if there is one."""
+        return None if self._waker is None else self._waker.fileno()
+
+    def close(self) -> None:
+        """Give the watches back; may be called twice."""
+        waker, self._waker = self._waker, None
+        if waker is not None:
+            waker.close()
+
+    def _from_time(self, segments: list, from_ms: int) -> Chain:  # type: ignore[type-arg]
+        """A chain that begins with its first event at or after a time.
+
+        Found by reading once up to it, so that what is appended later is delivered whatever its
+        timestamp says.
+        """
+        chain = Chain(self._view.storage, segments, on_corrupt=self._on_corrupt)
+        chain.seek_time(from_ms)
+        interval = Interval(from_ms=from_ms)
+        while pieces := chain.read():
+            for piece in pieces:
+                chosen = select(piece, interval)
+                if chosen is not None:
+                    place = (piece.segment.sequence, piece.block.position, chosen.first)
+                    from filestream.partitions.chain import Place
+
+                    return Chain(
+                        self._view.storage,
+                        segments,
+                        start=Place(*place),
+                        on_corrupt=self._on_corrupt,
+                    )
+        return chain
+
+    def _news(self, chain_id: ChainId) -> Iterator[Piece]:
+        followed = self._chains[chain_id]
+        interval = self._interval.both(self._view.alive)
+        found = False
+        try:
+            while pieces := followed.chain.read():
+                found = True
+                for piece in pieces:
+                    chosen = select(piece, interval)
+                    if chosen is not None:
+                        yield chosen
+        except NotFoundError as error:
+            self._lose(chain_id, error)
+            return
+        now_s = self._clock.monotonic_s()
+        if found:
+            followed.interval_s = _POLL_S_MIN
+        elif self._waker is not None:
+            followed.interval_s = _POLL_S_MAX
+        else:
+            followed.interval_s = min(followed.interval_s * 2, _POLL_S_MAX)
+        followed.look_at_s = now_s + followed.interval_s
+
+    def _lose(self, chain_id: ChainId, error: NotFoundError) -> None:
+        """A file is gone: truncated, expired, or missing."""
+        if not self._view.generations.is_current(self._generation):
+            self._begin_generation()
+            return
+        failure = self._view.explain_missing(self._generation, error, chain_id.partition)
+        if failure is not None:
+            raise failure from error
+        del self._chains[chain_id]
+
+    def _look_at_generation(self, now_s: float) -> None:
+        if _GENERATION_KEY in self._changed or now_s - self._checked_at_s >= _POLL_S_MAX:
+            self._changed.discard(_GENERATION_KEY)
+            self._checked_at_s = now_s
+            if not self._view.generations.is_current(self._generation):
+                self._begin_generation()
+
+    def _begin_generation(self) -> None:
+        """The stream was truncated: what was not read is gone, the new life begins at its start."""
+        before = self._generation.number
+        self._generation = self._view.generations.current()
+        logger.info("generation changed: %s %d", self._view.storage.url, self._generation.number)
+        if self._generation.number != before:
+            self._chains = {}
+            self._directories = {}
+        self._changed = set()
+        self._watch_top()
+        self._discover()
+
+    def _watch_top(self) -> None:
+        if self._waker is not None:
+            self._waker.watch("")
+            self._waker.watch(_GENERATION_KEY)
+
+    def _discover(self) -> None:
+        """List what may have new names in it."""
+        began_s = self._clock.monotonic_s()
+        for key in self._catalog.generation_keys(self._generation.number):
+            if self._waker is not None and key:
+                self._waker.watch(key)
+        for directory in self._catalog.partitions(self._generation.number):
+            if directory.key not in self._directories:
+                self._directories[directory.key] = directory
+                if self._waker is not None:
+                    self._waker.watch(directory.key)
+            self._list(directory)
+        now_s = self._clock.monotonic_s()
+        pause_s = _POLL_S_MAX if self._waker is not None else _POLL_S_MIN * 10
+        self._list_at_s = now_s + max(pause_s, (now_s - began_s) / _LISTING_SHARE)
+
+    def _list(self, directory: PartitionDirectory) -> None:
+        if self._interval.is_disjoint(directory.partition.start_ms, directory.partition.end_ms):
+            return
+        for segment in self._catalog.segments(directory):
+            chain_id = ChainId(directory.partition, segment.writer_id)
+            followed = self._chains.get(chain_id)
+            if followed is None:
+                chain = Chain(self._view.storage, [], on_corrupt=self._on_corrupt)
+                followed = self._chains[chain_id] = _Followed(chain)
+            if not followed.chain.knows(segment):
+                followed.chain.learn(segment)
+                followed.look_at_s = 0.0
+
+    def _take_changes(self, timeout_s: float) -> None:
+        assert self._waker is not None
+        tops = {"", *self._catalog_keys()}
+        for key, has_names in self._waker.wait(timeout_s).items():
+            directory = self._directories.get(key)
+            if directory is None:
+                self._changed.add(key)
+                if key in tops and has_names:
+                    self._list_at_s = 0.0
+                continue
+            if has_names:
+                self._list(directory)
+            for chain_id, followed in self._chains.items():
+                if chain_id.partition == directory.partition:
+                    followed.look_at_s = 0.0
+
+    def _catalog_keys(self) -> set[str]:
+        return {key.split("/")[0] for key in self._directories} | {
+            f"{self._generation.number:05d}"
+        }

@@ -1,0 +1,305 @@
+"""The row of segments that one writer fills, one after the other. Knows no threads.
+
+Events come in with or without a timestamp; they are stamped, sorted, laid into the segment of
+their partition, committed, and then, after the sync and before anybody hears of it, the generation is
+looked at. If the stream was truncated meanwhile, the events lie in a past where nobody reads:
+they are written again in the new generation before they are acknowledged.
+
+Only the leader of the writer's drain calls this room, so nothing in it is locked; ``is_look_due``
+and ``next_look_s`` alone may be asked by any thread, and answer as well as they can.
+"""
+
+import logging
+import random
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import gt
+from typing import Final
+
+from filestream import transforms
+from filestream.clock import Clock
+from filestream.codec import EncodedEvent
+from filestream.errors import ConflictError, FilestreamError, UnavailableError
+from filestream.partitions.appended import AppendedOffsets, Run, divide
+from filestream.partitions.catalog import Catalog
+from filestream.partitions.generations import Generation, Generations
+from filestream.partitions.layout import TIMESTAMP_MS_MAX, Partition, Segment
+from filestream.partitions.rotation import SegmentAge, next_look_s, roll_reason
+from filestream.segment_writer import SegmentOptions, SegmentWriter
+from filestream.settings import StreamProperties
+from filestream.storage.base import Storage
+
+__all__ = ["COMMIT_SIZE_BYTES", "Batch", "Lane"]
+
+logger = logging.getLogger(__name__)
+
+# Larger drains are committed in pieces: beyond this a sync only takes longer.
+COMMIT_SIZE_BYTES: Final = 4 << 20
+_REWRITES_MAX: Final = 100
+# A timestamp that is older than the newest in its segment by no more than this is raised to it:
+# threads that stamp their own events race by that much. An older one rolls the segment.
+_LATENESS_MS_MAX: Final = 1000
+
+# Events of one call, and a timestamp for each; None for the clock's.
+Batch = tuple[Sequence[EncodedEvent], Sequence[int | None] | None]
+
+
+class Lane:
+    """Args:
+    writer_id: claimed by the caller; no other process writes under it.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        generations: Generations,
+        *,
+        stream_name: str,
+        writer_id: str,
+        properties: StreamProperties,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self._storage = storage
+        self._generations = generations
+        self._catalog = Catalog(storage)
+        self._stream_name = stream_name
+        self._writer_id = writer_id
+        self._properties = properties
+        self._clock = clock
+        self._chance = chance
+        self._generation: Generation | None = None
+        self._segment: Segment | None = None
+        self._file: SegmentWriter | None = None
+        self._age = SegmentAge(0.0, 0.0, 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a segment is open."""
+        return self._file is not None
+
+    def write(self, batches: Sequence[Batch]) -> list[AppendedOffsets]:
+        """Write and sync the events of several calls; they are acknowledged when it returns.
+
+        Raises:
+            UnavailableError: the store failed: the events may be in the stream.
+            NotFoundError: the stream was deleted.
+        """
+        for _ in range(_REWRITES_MAX):
+            if self._generation is None:
+                self._generation = self._generations.current()
+            appended = self._place(batches, self._generation)
+            if self._generations.is_current(self._generation):
+                return appended
+            logger.info("generation changed, writing again: %s", self._storage.url)
+            self.seal("generation")
+            self._generation = None
+        raise UnavailableError(
+            f"the stream is truncated faster than it can be written. url={self._storage.url}"
+        )
+
+    def flush(self) -> None:
+        """Hand on what acknowledgement level ``memory`` holds back."""
+        if self._file is not None:
+            try:
+                self._file.flush()
+            finally:
+                self._abandon_poisoned(self._file)
+
+    def seal(self, reason: str) -> None:
+        """End the open segment, if there is one; the next event begins another."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.seal(max(self._clock.now_ms(), file.last_timestamp_ms))
+        except FilestreamError as error:
+            # Nothing acknowledged is lost; readers leave the file when they see the next one.
+            logger.warning("segment was not sealed: %s %s", file.key, error)
+        else:
+            logger.debug("segment sealed: %s reason=%s", file.key, reason)
+
+    def look(self) -> None:
+        """See to what is due without traffic: truncation, age, idle time, end of partition."""
+        if self._file is None or self._generation is None:
+            return
+        if not self._generations.is_current(self._generation):
+            self.seal("generation")
+            self._generation = None
+            return
+        self.flush()
+        if reason := self._roll_reason():
+            self.seal(reason)
+
+    def is_look_due(self) -> bool:
+        """Whether ``look`` would do something."""
+        generation = self._generation
+        if self._file is None or generation is None:
+            return False
+        return (
+            self._properties.acknowledgement == "memory"
+            or self._roll_reason() is not None
+            or not self._generations.is_current(generation)
+        )
+
+    def next_look_s(self) -> float:
+        """Seconds until ``is_look_due`` should be asked; at most 1, to notice a truncation."""
+        if self._file is None:
+            return 1.0
+        due_s = next_look_s(
+            self._age,
+            properties=self._properties,
+            now_s=self._clock.monotonic_s(),
+            now_ms=self._clock.now_ms(),
+        )
+        return min(1.0, due_s)
+
+    def abandon(self) -> None:
+        """Let go of the file without another byte: after a failure, or in a forked child."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.abandon()
+
+    def _roll_reason(self) -> str | None:
+        file = self._file
+        if file is None:
+            return None
+        return roll_reason(
+            self._age,
+            size_bytes=file.position,
+            properties=self._properties,
+            now_s=self._clock.monotonic_s(),
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _place(self, batches: Sequence[Batch], generation: Generation) -> list[AppendedOffsets]:
+        now_ms = max(1, min(self._clock.now_ms(), TIMESTAMP_MS_MAX))
+        events, stamps = _flatten(batches, now_ms)
+        order: list[int] | None = None
+        if any(map(gt, stamps, stamps[1:])):
+            by_time = sorted(range(len(stamps)), key=stamps.__getitem__)
+            events, stamps = [events[i] for i in by_time], [stamps[i] for i in by_time]
+            order = [0] * len(by_time)
+            for place, i in enumerate(by_time):
+                order[i] = place
+        runs: list[Run] = []
+        at = 0
+        while at < len(events):
+            partition = Partition.of(
+                generation.number, stamps[at], self._properties.partition_duration_ms
+            )
+            if stamps[-1] < partition.end_ms:
+                runs += self._place_in(partition, events[at:], stamps[at:])
+                break
+            end = bisect_right(stamps, partition.end_ms - 1, lo=at)
+            runs += self._place_in(partition, events[at:end], stamps[at:end])
+            at = end
+        return divide(runs, order, [len(events) for events, _ in batches])
+
+    def _place_in(
+        self, partition: Partition, events: Sequence[EncodedEvent], stamps: Sequence[int]
+    ) -> list[Run]:
+        """Write and sync events of one partition, in the order of time."""
+        file, segment = self._file_for(partition, stamps[0])
+        if stamps[0] < file.last_timestamp_ms:
+            stamps = [max(stamp, file.last_timestamp_ms) for stamp in stamps]
+        runs: list[Run] = []
+        block_size_max = self._properties.block_size_bytes_max
+        try:
+            uncommitted = 0
+            for start, end in _cut(events, block_size_max):
+                block = events[start:end]
+                if len(block[0]) > block_size_max and self._properties.format == "E3":
+                    found = file.add_large(block[0], stamps[start], block_size_max)
+                elif stamps[start] == stamps[end - 1]:
+                    found = file.add(block, stamps[start])
+                else:
+                    found = file.add(block, stamps[start:end])
+                runs += [Run(segment, position, 0, count) for position, count in found]
+                uncommitted += sum(map(len, block))
+                if uncommitted > COMMIT_SIZE_BYTES:
+                    file.commit()
+                    uncommitted = 0
+            file.commit()
+        finally:
+            self._abandon_poisoned(file)
+        self._age.appended_s = self._clock.monotonic_s()
+        return runs
+
+    def _file_for(self, partition: Partition, timestamp_ms: int) -> tuple[SegmentWriter, Segment]:
+        """The open segment if it can take the event, else a new one."""
+        file, segment = self._file, self._segment
+        if file is not None and segment is not None:
+            if segment.partition != partition:
+                reason: str | None = "partition"
+            elif file.last_timestamp_ms - timestamp_ms > _LATENESS_MS_MAX:
+                reason = "late event"
+            else:
+                reason = self._roll_reason()
+            if reason is None:
+                return file, segment
+            self.seal(reason)
+        segment = Segment(
+            partition, self._writer_id, self._catalog.next_sequence(partition, self._writer_id)
+        )
+        file = self._open(segment)
+        self._file, self._segment = file, segment
+        now_s = self._clock.monotonic_s()
+        self._age = SegmentAge(now_s, now_s, partition.end_ms)
+        return file, segment
+
+    def _open(self, segment: Segment) -> SegmentWriter:
+        properties = transforms.file_properties(self._properties.compression)
+        options = SegmentOptions(
+            format=self._properties.format,
+            acknowledgement=self._properties.acknowledgement,
+            index_interval_bytes=self._properties.index_interval_bytes,
+            codec=properties.get("block.codec", ""),
+        )
+        if self._properties.format == "E3":
+            properties |= {
+                "file.id": f"{self._chance.getrandbits(128):032x}",
+                "stream": self._stream_name,
+                "generation": str(segment.partition.generation),
+                "partition": segment.partition.name,
+                "writer": segment.writer_id,
+                "sequence": str(segment.sequence),
+            }
+        logger.debug("segment opened: %s", segment.key)
+        try:
+            return SegmentWriter(self._storage, segment.key, properties, options)
+        except ConflictError as error:
+            raise ConflictError(
+                f"another process writes as {segment.writer_id!r}: give each its own writer_id. "
+                f"url={self._storage.url_of(segment.data_key)}"
+            ) from error
+
+    def _abandon_poisoned(self, file: SegmentWriter) -> None:
+        if file.is_poisoned:
+            logger.warning("segment given up after a failed write: %s", file.url)
+            self.abandon()
+
+
+def _flatten(batches: Sequence[Batch], now_ms: int) -> tuple[list[EncodedEvent], list[int]]:
+    events: list[EncodedEvent] = []
+    stamps: list[int] = []
+    for batch, given in batches:
+        events += batch
+        if given is None:
+            stamps += [now_ms] * len(batch)
+        else:
+            stamps += [now_ms if stamp is None else stamp for stamp in given]
+    return events, stamps
+
+
+def _cut(events: Sequence[EncodedEvent], size_max: int) -> Iterable[tuple[int, int]]:
+    """Ranges of events that fit a block; one that fits none stands alone."""
+    start, size = 0, 0
+    for index, event in enumerate(events):
+        # A timestamp delta takes up to ten bytes more.
+        grown = size + len(event) + 10
+        if grown > size_max and index > start:
+            yield start, index
+            start, grown = index, len(event) + 10
+        size = grown
+    yield start, len(events)

@@ -1,0 +1,282 @@
+"""Checks every byte of a stream: heads, blocks, events, footers, indexes, names, gaps.
+
+Reads only, unless it is asked to rebuild indexes, which are hints and can always be made again.
+A finding is ``damage`` (bytes that were acknowledged are wrong or gone), ``suspect`` (something is not
+as a writer leaves it, and nothing is lost), or ``note`` (normal, but good to know).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from filestream import eventfile, indexfile
+from filestream.blocks import Block, Header
+from filestream.errors import (
+    CorruptDataError,
+    FilestreamError,
+    NotFoundError,
+    UnsupportedVersionError,
+)
+from filestream.partitions.catalog import Catalog
+from filestream.partitions.layout import Segment
+from filestream.partitions.snapshot import StreamView
+from filestream.segment_reader import SegmentReader, decode_block
+from filestream.storage.base import Storage
+
+__all__ = ["Finding", "Level", "verify", "verify_segment"]
+
+Level = Literal["damage", "suspect", "note"]
+
+_INDEX_INTERVAL_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth telling.
+
+    Attributes:
+        kind: a stable word, such as ``"damaged block"``.
+        position: byte in the file, where that means something; else 0.
+        size_bytes: how much is concerned; 0 when unknown.
+    """
+
+    level: Level
+    kind: str
+    url: str
+    position: int
+    size_bytes: int
+    message: str
+
+
+def verify(
+    view: StreamView,
+    stream_name: str,
+    *,
+    rebuild_index: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Finding]:
+    """Check the current generation; nothing found means every byte is what was written.
+
+    Args:
+        stream_name: compared with the one in each file.
+        rebuild_index: write missing and wrong indexes anew.
+        progress: told of bytes checked.
+    """
+    storage = view.storage
+    catalog = Catalog(storage)
+    generation = view.generations.current()
+    for directory in catalog.partitions(generation.number):
+        segments = catalog.segments(directory)
+        yield from _gaps(storage, segments)
+        for orphan in catalog.indexes_alone(directory):
+            yield Finding(
+                "damage", "missing event file", storage.url_of(orphan.data_key), 0, 0,
+                "there is an index and no event file.",
+            )  # fmt: skip
+        for segment in segments:
+            is_last = not any(
+                s.writer_id == segment.writer_id and s.sequence > segment.sequence for s in segments
+            )
+            try:
+                yield from verify_segment(
+                    storage,
+                    segment,
+                    stream_name=stream_name,
+                    finished=not is_last,
+                    rebuild_index=rebuild_index,
+                    progress=progress,
+                )
+            except NotFoundError as error:
+                failure = view.explain_missing(generation, error, segment.partition)
+                if failure is not None:
+                    raise failure from error
+
+
+def verify_segment(
+    storage: Storage,
+    segment: Segment,
+    *,
+    stream_name: str,
+    finished: bool,
+    rebuild_index: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Finding]:
+    """Check one segment; see ``verify``.
+
+    Args:
+        finished: the writer has a later segment, so nothing is added here.
+    """
+    url = storage.url_of(segment.data_key)
+    reader = SegmentReader(storage, segment.data_key, on_corrupt="skip")
+    check = _Check(segment, url)
+    while True:
+        try:
+            blocks = reader.read_blocks(finished=finished)
+        except CorruptDataError as error:
+            yield Finding("damage", "damaged file", url, error.position, 0, error.message)
+            return
+        except UnsupportedVersionError as error:
+            yield Finding("damage", "unsupported file", url, 0, 0, str(error))
+            return
+        if reader.lost_bytes > check.lost_bytes:
+            lost = reader.lost_bytes - check.lost_bytes
+            check.lost_bytes = reader.lost_bytes
+            at = (blocks[0].position if blocks else reader.position) - lost
+            yield Finding("damage", "damaged block", url, at, lost, "events were lost here.")
+        if not blocks:
+            break
+        for block in blocks:
+            yield from check.block(block)
+        if progress is not None:
+            progress(blocks[-1].end - blocks[0].position)
+    if reader.header is not None:
+        yield from check.header(reader.header, stream_name)
+    yield from check.end(reader, storage.size(segment.data_key))
+    yield from _verify_index(storage, segment, reader, check, rebuild=rebuild_index)
+
+
+class _Check:
+    """What must hold from block to block of one segment."""
+
+    def __init__(self, segment: Segment, url: str) -> None:
+        self._segment = segment
+        self._url = url
+        self.lost_bytes = 0
+        self.positions: list[tuple[int, int, int]] = []
+        self._events = 0
+        self._last_ms = 0
+
+    def _finding(self, level: Level, kind: str, message: str, position: int = 0) -> Finding:
+        return Finding(level, kind, self._url, position, 0, message)
+
+    def block(self, block: Block) -> Iterator[Finding]:
+        """Decode it and compare it with the blocks before."""
+        try:
+            events = decode_block(block, self._url)
+        except FilestreamError as error:
+            message = getattr(error, "message", str(error))
+            yield self._finding("damage", "damaged block", message, block.position)
+            return
+        self.positions.append((block.position, block.timestamp_ms, block.first_ordinal))
+        if block.first_ordinal >= 0:
+            if block.first_ordinal != self._events and not self.lost_bytes:
+                yield self._finding(
+                    "damage", "wrong count", "events are missing before a block.", block.position
+                )
+            self._events = block.first_ordinal
+            if events and events[-1][0] != block.span_ms:
+                yield self._finding(
+                    "damage", "wrong span", "the last event is not where it should be.", block.position
+                )
+        self._events += len(events)
+        if block.timestamp_ms < self._last_ms:
+            yield self._finding("suspect", "time goes back", "a block is older.", block.position)
+        self._last_ms = block.timestamp_ms + block.span_ms
+        partition = self._segment.partition
+        if not partition.start_ms <= block.timestamp_ms <= self._last_ms < partition.end_ms:
+            yield self._finding(
+                "suspect", "wrong partition", "an event lies outside its partition.", block.position
+            )
+
+    def header(self, header: Header, stream_name: str) -> Iterator[Finding]:
+        """Compare what the file says of itself with its path."""
+        if header.version != "E3":
+            yield self._finding("note", "unverified", "E1 and E2 files have no checksums.")
+            return
+        segment = self._segment
+        expected = {
+            "stream": stream_name,
+            "generation": str(segment.partition.generation),
+            "partition": segment.partition.name,
+            "writer": segment.writer_id,
+            "sequence": str(segment.sequence),
+        }
+        for name, value in expected.items():
+            said = header.properties.get(name, value)
+            if said != value:
+                # A stream that was moved keeps its old name inside; anything else was swapped.
+                level: Level = "note" if name == "stream" else "damage"
+                yield self._finding(level, "wrong place", f"the file says {name}={said!r:.100}.")
+
+    def end(self, reader: SegmentReader, size: int) -> Iterator[Finding]:
+        """Compare the end record with what was found."""
+        end = reader.end
+        if end is None:
+            if reader.torn_bytes:
+                yield Finding(
+                    "note", "torn tail", self._url, size - reader.torn_bytes, reader.torn_bytes,
+                    "bytes that were never acknowledged.",
+                )  # fmt: skip
+            elif reader.position < size and reader.header is not None:
+                yield Finding(
+                    "note", "unfinished tail", self._url, reader.position, size - reader.position,
+                    "a block in the making, or the tail of a writer that died.",
+                )  # fmt: skip
+            elif reader.header is None and size:
+                yield self._finding("suspect", "unreadable head", "the file header is not whole.")
+            else:
+                yield self._finding("note", "open", "no end record: a live file, or a dead writer's.")
+            return
+        if end.end < size:
+            yield Finding(
+                "suspect", "trailing bytes", self._url, end.end, size - end.end,
+                "bytes behind the end record.",
+            )  # fmt: skip
+        if end.events >= 0 and end.events != self._events and not self.lost_bytes:
+            yield self._finding(
+                "damage", "wrong count", f"the end record counts {end.events} events.", end.position
+            )
+
+
+def _gaps(storage: Storage, segments: list[Segment]) -> Iterator[Finding]:
+    expected: dict[str, int] = {}
+    for segment in segments:
+        wanted = expected.get(segment.writer_id, 0)
+        if segment.sequence > wanted:
+            missing = Segment(segment.partition, segment.writer_id, wanted)
+            yield Finding(
+                "damage", "missing event file", storage.url_of(missing.data_key), 0, 0,
+                f"{segment.sequence - wanted} segments are missing before {segment.key}.",
+            )  # fmt: skip
+        expected[segment.writer_id] = segment.sequence + 1
+
+
+def _verify_index(
+    storage: Storage, segment: Segment, reader: SegmentReader, check: _Check, *, rebuild: bool
+) -> Iterator[Finding]:
+    url = storage.url_of(segment.index_key)
+    if reader.header is None or not check.positions:
+        return
+    known = {position: (stamp, ordinal) for position, stamp, ordinal in check.positions}
+    entries = reader.index()
+    is_wrong = any(known.get(e.position) != (e.timestamp_ms, e.first_ordinal) for e in entries)
+    size = storage.size(segment.index_key) if storage.exists(segment.index_key) else 0
+    entry_size = 28 if reader.header.version == "E3" else 16
+    has_junk = size > 0 and (size - 6 if entry_size == 28 else size - 3) >= (
+        len(entries) + 1
+    ) * entry_size
+    if not entries or is_wrong or has_junk:
+        kind = "missing index" if not size else "wrong index"
+        if rebuild:
+            _rebuild_index(storage, segment, reader.header, check)
+            yield Finding("note", "index rebuilt", url, 0, 0, f"there was a {kind}.")
+        else:
+            yield Finding("suspect", kind, url, 0, 0, "rebuild it with verify --rebuild-index.")
+
+
+def _rebuild_index(storage: Storage, segment: Segment, header: Header, check: _Check) -> None:
+    raw = [b"I1\0"]
+    if isinstance(header, eventfile.E3Header):
+        raw = [indexfile.encode_header(header.file_crc)]
+    next_position = 0
+    for position, stamp, ordinal in check.positions:
+        if position < next_position:
+            continue
+        next_position = position + _INDEX_INTERVAL_BYTES
+        entry = indexfile.IndexEntry(stamp, position, ordinal)
+        if isinstance(header, eventfile.E3Header):
+            raw.append(indexfile.encode_entry(header.file_crc, entry))
+        else:
+            raw.append(indexfile.encode_cdap_entry(entry))
+    storage.delete(segment.index_key)
+    storage.put_if_absent(segment.index_key, b"".join(raw))

@@ -1,0 +1,474 @@
+"""The writer of a stream: one id, any number of threads and tasks.
+
+Each call encodes its events on its own thread, so that a bad event fails there and nowhere else, and
+brings them to the drain; the drain's leader hands all that is queued to the lane, which writes
+and syncs once. A background thread (``filestream-writer-<id>``) leads for work that no thread waits
+for, and rolls segments without traffic. It is started when first needed and joined by ``close``.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
+
+from filestream.clock import Clock
+from filestream.codec import EncodedEvent, encode_event
+from filestream.coordination.base import PropertyStore
+from filestream.errors import ConflictError, FencedError, FilestreamError, InvalidRequestError
+from filestream.partitions.appended import AppendedOffsets
+from filestream.partitions.drain import Drain, Work
+from filestream.partitions.generations import Generations
+from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
+from filestream.partitions.layout import TIMESTAMP_MS_MAX, Offset, check_writer_id
+from filestream.settings import StreamProperties
+from filestream.storage.base import Lock, Storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["StreamWriter"]
+
+logger = logging.getLogger(__name__)
+
+Body = bytes | bytearray | memoryview
+Headers = Mapping[str, str | None] | None
+
+_QUEUE_SIZE_BYTES: Final = 16 << 20
+_HEADERS_SIZE_BYTES_MAX: Final = 64 << 10
+_WRITER_IDS_MAX: Final = 10_000
+_CLOSED: Final = "the writer is closed: open another with stream.writer()"
+
+
+class _Append(Work):
+    """Events of one call, and where they went."""
+
+    __slots__ = ("events", "is_loose", "offsets", "timestamps_ms")
+
+    def __init__(
+        self,
+        events: list[EncodedEvent],
+        timestamps_ms: list[int | None] | None,
+        size: int,
+        *,
+        is_loose: bool = False,
+    ) -> None:
+        super().__init__(size)
+        self.events = events
+        self.timestamps_ms = timestamps_ms
+        # Nobody waits for it: more events may join until it is taken.
+        self.is_loose = is_loose
+        self.offsets = AppendedOffsets()
+
+
+class _Control(Work):
+    """A step that must not run beside an append: pass, flush, look, roll or close."""
+
+    __slots__ = ("what",)
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+
+class StreamWriter:
+    """Appends to one stream; safe for threads, tasks and a mix of both. Use it with ``with``.
+
+    Made by ``Stream.writer``. After a fork, the child must open its own.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        store: PropertyStore,
+        *,
+        stream_name: str,
+        properties: StreamProperties,
+        clock: Clock,
+        chance: random.Random,
+        writer_id: str | None = None,
+    ) -> None:
+        self._url = storage.url
+        self._properties = properties
+        self._clock = clock
+        self._claim, self.writer_id = _claim_writer_id(store, writer_id)
+        # Only the leader of the drain calls it.
+        self._lane = Lane(
+            storage,
+            Generations(store, storage.url),
+            stream_name=stream_name,
+            writer_id=self.writer_id,
+            properties=properties,
+            clock=clock,
+            chance=chance,
+        )
+        self._drain = Drain(
+            self._perform,
+            batch_size_max=COMMIT_SIZE_BYTES,
+            wake_background=self._wake_background,
+        )
+        # Touched by the leader only: what became of events that nobody waited for.
+        self._lost_count = 0
+        self._lost_error: FilestreamError | None = None
+        self._is_sealed = False
+        # Guards the three below and carries the thread's wake-ups.
+        self._wake = threading.Condition()
+        self._background: threading.Thread | None = None
+        self._is_closing = False
+        self._is_closed = False
+        _writers.add(self)
+
+    # -- appending ---------------------------------------------------------------------------
+
+    def append(
+        self, body: Body, headers: Headers = None, timestamp_ms: int | None = None
+    ) -> Offset:
+        """Append one event; returns when it is safe at the stream's acknowledgement level.
+
+        Args:
+            body: bytes; at most ``event_size``.
+            headers: text to text or None.
+            timestamp_ms: event time, 1 to the end of the year 9999; the clock when None. One
+                that is up to 1 s older than the newest of the open segment is raised to it.
+
+        Returns:
+            Where the event stands.
+
+        Raises:
+            InvalidRequestError: bad body, header or timestamp; nothing was written.
+            UnavailableError: the store failed. The event **may** be in the stream.
+            NotFoundError: the stream was deleted.
+        """
+        event = self._encode(body, headers)
+        work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
+        self._drain.run(work)
+        return work.offsets[0]
+
+    def append_many(
+        self,
+        events: Iterable[Body | tuple[Body, Headers]],
+        timestamps_ms: Iterable[int] | int | None = None,
+    ) -> AppendedOffsets:
+        """Append events in order; returns when all are safe. Much faster than one by one.
+
+        Not atomic: after an error some of them may be in the stream. Events with explicit
+        timestamps are stored in the order of time.
+
+        Args:
+            events: bodies, or pairs of body and headers.
+            timestamps_ms: one for all, or one each; the clock when None.
+
+        Returns:
+            The offset of each, in the order given.
+
+        Raises:
+            InvalidRequestError: a bad event; nothing was written.
+            UnavailableError: as ``append``.
+        """
+        work = self._work(events, timestamps_ms)
+        if work.events:
+            self._drain.run(work)
+        return work.offsets
+
+    def append_nowait(
+        self, body: Body, headers: Headers = None, timestamp_ms: int | None = None
+    ) -> None:
+        """Append one event soon; ``flush`` tells whether it is safe.
+
+        Waits only while more than 16 MiB are queued.
+
+        Raises:
+            InvalidRequestError: as ``append``.
+        """
+        event = self._encode(body, headers)
+        stamp = None if timestamp_ms is None else self._check_timestamp(timestamp_ms)
+
+        def extend(work: Work) -> int:
+            if not isinstance(work, _Append) or not work.is_loose or work.size > COMMIT_SIZE_BYTES:
+                return -1
+            assert work.timestamps_ms is not None
+            work.events.append(event)
+            work.timestamps_ms.append(stamp)
+            work.size += len(event)
+            return len(event)
+
+        if not self._drain.extend_last(extend):
+            self._drain.post(_Append([event], [stamp], len(event), is_loose=True))
+        if self._drain.queued_size > _QUEUE_SIZE_BYTES:
+            self._drain.run(_Control("pass"))
+
+    def flush(self) -> None:
+        """Return when everything appended so far is safe at the acknowledgement level.
+
+        Raises:
+            UnavailableError: events of ``append_nowait`` were lost since the last flush.
+        """
+        self._drain.run(_Control("flush"))
+
+    async def append_async(
+        self, body: Body, headers: Headers = None, timestamp_ms: int | None = None
+    ) -> Offset:
+        """``append`` for tasks: many tasks share one sync, and none blocks the event loop."""
+        event = self._encode(body, headers)
+        work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
+        await self._run_async(work)
+        return work.offsets[0]
+
+    async def append_many_async(
+        self,
+        events: Iterable[Body | tuple[Body, Headers]],
+        timestamps_ms: Iterable[int] | int | None = None,
+    ) -> AppendedOffsets:
+        """``append_many`` for tasks."""
+        work = self._work(events, timestamps_ms)
+        if work.events:
+            await self._run_async(work)
+        return work.offsets
+
+    async def flush_async(self) -> None:
+        """``flush`` for tasks."""
+        await self._run_async(_Control("flush"))
+
+    def append_table(self, table: "pa.Table | pa.RecordBatch | object") -> AppendedOffsets:
+        """Append the rows of Arrow data.
+
+        Args:
+            table: columns ``body`` (binary or string), and optionally ``headers`` (map or
+                struct of strings) and ``timestamp`` (a timestamp, or integer milliseconds); any
+                object with ``__arrow_c_stream__``.
+
+        Raises:
+            InvalidRequestError: a column is missing, of another type, or null where it must not be.
+        """
+        from filestream.partitions.columns import rows_of_table
+
+        bodies, headers, stamps = rows_of_table(table)
+        events = bodies if headers is None else list(zip(bodies, headers, strict=True))
+        return self.append_many(events, stamps)
+
+    # -- life --------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Seal the open segment now; the next event begins another."""
+        self._drain.run(_Control("roll"))
+
+    def close(self) -> None:
+        """Write what is queued, seal the open segment, give the writer id back.
+
+        Raises:
+            UnavailableError: events of ``append_nowait`` were lost since the last flush.
+        """
+        with self._wake:
+            if self._is_closing:
+                return
+            self._is_closing = True
+        try:
+            self._drain.run(_Control("close"))
+        finally:
+            with self._wake:
+                self._is_closed = True
+                self._wake.notify_all()
+            if self._background is not None:
+                self._background.join()
+            self._claim.close()
+            _writers.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StreamWriter({self._url!r}, writer_id={self.writer_id!r})"
+
+    # -- on the caller's thread --------------------------------------------------------------
+
+    def _encode(self, body: Body, headers: Headers) -> EncodedEvent:
+        event = encode_event(body, headers)
+        if len(event) > self._properties.event_size_bytes_max:
+            raise InvalidRequestError(
+                f"the event is too large: raise the stream's event_size, or split it. "
+                f"size={len(event)} most={self._properties.event_size_bytes_max}"
+            )
+        if headers:
+            size = len(event) - len(body)
+            most = min(_HEADERS_SIZE_BYTES_MAX, self._properties.block_size_bytes_max // 2)
+            if size > most:
+                raise InvalidRequestError(f"headers are too large. size={size} most={most}")
+        return event
+
+    def _check_timestamp(self, timestamp_ms: object) -> int:
+        if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
+            raise InvalidRequestError(
+                f"timestamp_ms must be whole milliseconds. timestamp_ms={timestamp_ms!r:.100}"
+            )
+        if not 0 < timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise InvalidRequestError(
+                "no partition can hold this timestamp; it must lie between 1970 and 9999. "
+                f"timestamp_ms={timestamp_ms}"
+            )
+        ttl_ms = self._properties.ttl_ms
+        if ttl_ms and timestamp_ms < self._clock.now_ms() - ttl_ms:
+            raise InvalidRequestError(
+                "the timestamp is older than the stream's ttl: the event would never be read. "
+                f"timestamp_ms={timestamp_ms} ttl_ms={ttl_ms}"
+            )
+        return timestamp_ms
+
+    def _work(
+        self,
+        events: Iterable[Body | tuple[Body, Headers]],
+        timestamps_ms: Iterable[int] | int | None,
+    ) -> _Append:
+        encode = self._encode
+        encoded = [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in events]
+        return _Append(encoded, self._stamps(timestamps_ms, len(encoded)), sum(map(len, encoded)))
+
+    def _stamps(
+        self, timestamps_ms: Iterable[int] | int | None, count: int
+    ) -> list[int | None] | None:
+        if timestamps_ms is None:
+            return None
+        if isinstance(timestamps_ms, int):
+            return [self._check_timestamp(timestamps_ms)] * count
+        stamps: list[int | None] = [self._check_timestamp(stamp) for stamp in timestamps_ms]
+        if len(stamps) != count:
+            raise InvalidRequestError(
+                f"there must be one timestamp for each event. events={count} stamps={len(stamps)}"
+            )
+        return stamps
+
+    async def _run_async(self, work: Work) -> None:
+        work.future = asyncio.get_running_loop().create_future()
+        self._drain.post(work)
+        await work.future
+
+    # -- on the leader's thread --------------------------------------------------------------
+
+    def _perform(self, batch: Sequence[Work]) -> None:
+        """Do a batch in order: runs of appends together, each control step by itself."""
+        appends: list[_Append] = []
+        for work in batch:
+            if isinstance(work, _Append):
+                appends.append(work)
+                continue
+            if appends:
+                self._write(appends)
+                appends = []
+            assert isinstance(work, _Control)
+            try:
+                self._control(work.what)
+            except FilestreamError as error:
+                work.error = error
+        if appends:
+            self._write(appends)
+
+    def _write(self, works: Sequence[_Append]) -> None:
+        try:
+            if self._is_sealed:
+                raise InvalidRequestError(_CLOSED)
+            appended = self._lane.write([(work.events, work.timestamps_ms) for work in works])
+        except FilestreamError as error:
+            for work in works:
+                # An own exception for each thread: a traceback must not be shared.
+                work.error = type(error)(str(error))
+                work.error.__cause__ = error
+                if work.is_loose:
+                    self._lost_error = error
+                    self._lost_count += len(work.events)
+        else:
+            for work, offsets in zip(works, appended, strict=True):
+                work.offsets = offsets
+            if self._background is None:
+                self._wake_background()  # A segment is open: somebody must roll it in time.
+
+    def _control(self, what: str) -> None:
+        if what == "look":
+            self._lane.look()
+        elif what == "roll":
+            self._lane.seal("asked")
+        elif what in ("flush", "close"):
+            self._lane.flush()
+            if what == "close":
+                self._drain.close(InvalidRequestError(_CLOSED))
+                self._is_sealed = True
+                self._lane.seal("close")
+            self._report_lost()
+
+    def _report_lost(self) -> None:
+        error, count = self._lost_error, self._lost_count
+        self._lost_error, self._lost_count = None, 0
+        if error is not None:
+            raise type(error)(f"events that nobody waited for failed. count={count} {error}")
+
+    # -- the background thread ---------------------------------------------------------------
+
+    def _wake_background(self) -> None:
+        with self._wake:
+            if self._background is None:
+                self._background = threading.Thread(
+                    target=self._run_background,
+                    name=f"filestream-writer-{self.writer_id}",
+                    daemon=True,
+                )
+                self._background.start()
+            self._wake.notify_all()
+
+    def _run_background(self) -> None:
+        while True:
+            with self._wake:
+                if not self._drain.needs_background:
+                    if self._is_closed:
+                        return
+                    self._clock.wait(self._wake, self._lane.next_look_s())
+            self._drain.lead_in_background()
+            try:
+                if not self._is_closing and self._lane.is_look_due():
+                    self._drain.run(_Control("look"))
+            except FilestreamError as error:
+                logger.warning("writer could not look after its segment: %s", error)
+
+    def _forget_parent(self) -> None:
+        """In a forked child: the files, locks and threads are the parent's."""
+        self._drain.forget_parent(
+            FencedError("this writer belongs to the parent process: open another in the child")
+        )
+        self._wake = threading.Condition()
+        self._background = None
+        self._is_closing = self._is_closed = True
+        self._lane.abandon()
+        self._claim.close()
+
+
+def _claim_writer_id(store: PropertyStore, writer_id: str | None) -> tuple[Lock, str]:
+    """Hold an id among all living processes: the one asked for, or the first ``file.N`` free."""
+    if writer_id is not None:
+        try:
+            return store.claim(f"writers/{check_writer_id(writer_id)}"), writer_id
+        except ConflictError as error:
+            raise ConflictError(
+                f"another living process writes as {writer_id!r}: give each its own writer_id"
+            ) from error
+    for number in range(_WRITER_IDS_MAX):
+        try:
+            return store.claim(f"writers/file.{number}"), f"file.{number}"
+        except ConflictError:
+            continue
+    raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")
+
+
+# Weak, so that a writer that was dropped without close can go.
+_writers: "weakref.WeakSet[StreamWriter]" = weakref.WeakSet()
+
+
+def _forget_writers_of_parent() -> None:
+    for writer in list(_writers):
+        writer._forget_parent()  # noqa: SLF001 - the same room
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_writers_of_parent)

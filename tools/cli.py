@@ -1,0 +1,106 @@
+"""The command line: one flat level of commands, the same in a pipe as on a terminal.
+
+The contract: stdout carries data and nothing else; progress, hints and errors go to stderr; no pager,
+no colour in a pipe, no question without a terminal; ``--json`` everywhere. Exit codes: 0 ok, 1
+failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 nobody reads any more.
+"""
+
+import importlib
+import logging
+import os
+import sys
+from typing import Final
+
+import click
+
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    FilestreamError,
+    InvalidRequestError,
+    NotFoundError,
+)
+
+__all__ = ["EXIT_CORRUPT", "main"]
+
+EXIT_CORRUPT: Final = 4
+_EXIT_CODES: Final[tuple[tuple[type[FilestreamError], int], ...]] = (
+    (InvalidRequestError, 2),
+    (NotFoundError, 3),
+    (CorruptDataError, EXIT_CORRUPT),
+    (ConflictError, 5),
+    (FencedError, 5),
+)
+# Where each command is defined; a room is loaded when one of its commands is called.
+_COMMANDS: Final = {
+    "create": "streams",
+    "ls": "streams",
+    "info": "streams",
+    "properties": "streams",
+    "truncate": "streams",
+    "retention": "streams",
+    "rm": "streams",
+    "write": "events",
+    "cat": "events",
+    "tail": "events",
+    "dump": "inspect",
+    "verify": "inspect",
+    "doctor": "inspect",
+    "version": "inspect",
+    "bench": "bench",
+    "demo": "demo",
+}
+
+
+class _Commands(click.Group):
+    """Loads commands one by one, so that ``filestream ls`` pays for ``ls`` alone."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        room = _COMMANDS.get(cmd_name)
+        if room is None:
+            return None
+        module = importlib.import_module(f"filestream.tools.commands.{room}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", count=True, help="Log to stderr; twice for every step.")
+def _root(verbose: int) -> None:
+    """Streams of events in directories of files.
+
+    A stream is named by a path or a URL: clicks, /data/clicks, file:///data/clicks.
+    """
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+
+
+def main() -> None:
+    """Run the command line and leave the process with its exit code."""
+    try:
+        code = _root.main(prog_name="filestream", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        _leave(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        _leave(130)
+    except BrokenPipeError:
+        # Nobody reads our output any more (| head): no error, and no noise at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(141)
+    except FilestreamError as error:
+        click.echo(f"filestream: {error}", err=True)
+        _leave(next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
+    else:
+        _leave(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int) -> None:
+    sys.exit(code)

@@ -1,0 +1,199 @@
+"""Commands about events: write, cat, tail."""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import click
+
+from filestream.errors import InvalidRequestError
+from filestream.partitions import stream as streams
+from filestream.partitions.event import Event
+from filestream.partitions.positions import End, parse_position, parse_range
+from filestream.partitions.writer import StreamWriter
+from filestream.clock import SystemClock
+from filestream.tools.commands.output import as_json, event_json, json_option
+from filestream.units import parse_timestamp_ms
+
+_READ_SIZE_BYTES = 1 << 20
+
+
+@click.command()
+@click.argument("url")
+@click.option("--json", "as_json_", is_flag=True, help="Lines are JSON objects, as cat --json prints.")
+@click.option("-H", "--header", "headers_", multiple=True, metavar="NAME=VALUE", help="On each event.")
+@click.option("-t", "--timestamp", help="Event time of all: 2026-11-20T10:00Z, milliseconds, -10m.")
+@click.option("-w", "--writer-id", help="Names the files; file.0, file.1, ... when not given.")
+@click.option("--offsets", is_flag=True, help="Print the offset of each event once it is safe.")
+@click.option("--create", "creates", is_flag=True, help="Create the stream if there is none.")
+def write(
+    url: str,
+    as_json_: bool,
+    headers_: tuple[str, ...],
+    timestamp: str | None,
+    writer_id: str | None,
+    offsets: bool,
+    creates: bool,
+) -> None:
+    """Append lines of stdin as events, each as soon as it comes.
+
+    With --json each line is an object with "body" (or "body_base64"), and optionally "headers" and
+    "timestamp".
+    """
+    headers: dict[str, str | None] = {}
+    for assignment in headers_:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise InvalidRequestError(f"no header: {assignment!r}. Write NAME=VALUE")
+        headers[name] = value
+    now_ms = SystemClock().now_ms()
+    stamp = None if timestamp is None else parse_timestamp_ms(timestamp, now_ms=now_ms)
+    if creates and not streams.exists(url):
+        streams.create(url)
+    stream = streams.open(url)
+    count = 0
+    shows_count = sys.stderr.isatty() and not sys.stdin.isatty()
+    try:
+        with stream.writer(writer_id) as writer:
+            for lines in _lines(sys.stdin.buffer):
+                written = _append(writer, lines, count, headers, stamp, as_json=as_json_)
+                count += len(lines)
+                if offsets:
+                    click.echo("\n".join(map(str, written)))
+                if shows_count:
+                    click.echo(f"\r{count:,} events", err=True, nl=False)
+    finally:
+        click.echo(f"{chr(13) if shows_count else ''}{count:,} events written", err=True)
+
+
+def _append(
+    writer: StreamWriter,
+    lines: list[bytes],
+    before: int,
+    headers: dict[str, str | None],
+    stamp: int | None,
+    *,
+    as_json: bool,
+) -> Iterable[object]:
+    if not as_json:
+        return writer.append_many([(line, headers) for line in lines], stamp)
+    events: list[tuple[bytes, dict[str, str | None]]] = []
+    stamps: list[int] = []
+    now_ms = SystemClock().now_ms()
+    for number, line in enumerate(lines, before + 1):
+        try:
+            body, own_headers, own_stamp = _parse_json_line(line, now_ms)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"line {number}: {error} The {before} lines before this batch are written."
+            ) from error
+        events.append((body, {**headers, **own_headers}))
+        stamps.append(own_stamp or stamp or now_ms)
+    has_own_time = any(value != now_ms for value in stamps)
+    return writer.append_many(events, stamps if has_own_time else None)
+
+
+def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | None], int | None]:
+    try:
+        raw: Any = json.loads(line)
+    except ValueError as error:
+        raise InvalidRequestError(f"no JSON: {line!r:.80}.") from error
+    if not isinstance(raw, dict):
+        raise InvalidRequestError("no JSON object.")
+    if isinstance(raw.get("body"), str):
+        body = raw["body"].encode("utf-8", "surrogatepass")
+    elif isinstance(raw.get("body_base64"), str):
+        try:
+            body = base64.b64decode(raw["body_base64"], validate=True)
+        except ValueError as error:
+            raise InvalidRequestError("body_base64 is no base64.") from error
+    else:
+        raise InvalidRequestError('the object needs "body" (text) or "body_base64".')
+    headers = raw.get("headers") or {}
+    if not isinstance(headers, dict):
+        raise InvalidRequestError('"headers" must be an object.')
+    moment = raw.get("timestamp")
+    if moment is None:
+        return body, headers, None
+    if isinstance(moment, bool) or not isinstance(moment, (int, str)):
+        raise InvalidRequestError('"timestamp" must be ISO 8601 text or milliseconds.')
+    stamp = moment if isinstance(moment, int) else parse_timestamp_ms(moment, now_ms=now_ms)
+    return body, headers, stamp
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """Whole lines as they come: one read, one append, so that a slow pipe is not held up."""
+    rest = b""
+    descriptor = source.fileno()
+    while data := os.read(descriptor, _READ_SIZE_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+@click.command()
+@click.argument("url")
+@click.argument("span", default="start..end", metavar="[RANGE]")
+@click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after so many events.")
+@click.option("--on-corrupt", type=click.Choice(["raise", "skip"]), default="raise")
+@json_option
+def cat(url: str, span: str, count: int | None, on_corrupt: Any, as_json_: bool) -> None:
+    """Print events and stop at the end.
+
+    RANGE is a position or two: start, end, -100, @2026-11-20T10:00Z, @-10m, an offset, A..B.
+    Write -- before a range that begins with a minus.
+    """
+    start, end = parse_range(span, now_ms=SystemClock().now_ms())
+    events = streams.open(url).read(start, end, on_corrupt=on_corrupt)
+    _print(events, count, as_json_=as_json_, flushes=False)
+
+
+@click.command()
+@click.argument("url")
+@click.option("-n", "--lines", default=10, show_default=True, type=click.IntRange(min=0))
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("--from", "start", metavar="POSITION", help="Begin there instead of -n events back.")
+@click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after so many events.")
+@click.option("--timeout", metavar="DURATION", help="With -f: stop when nothing came for so long.")
+@json_option
+def tail(
+    url: str,
+    lines: int,
+    follow: bool,
+    start: str | None,
+    count: int | None,
+    timeout: str | None,
+    as_json_: bool,
+) -> None:
+    """Print the last events, and with -f whatever comes, for ever."""
+    stream = streams.open(url)
+    position = parse_position(start or f"-{lines}", now_ms=SystemClock().now_ms())
+    if not follow:
+        _print(stream.read(position, End()), count, as_json_=as_json_, flushes=False)
+        return
+    with stream.tail(position, timeout=timeout) as events:
+        _print(events, count, as_json_=as_json_, flushes=True)
+
+
+def _print(events: Iterable[Event], count: int | None, *, as_json_: bool, flushes: bool) -> None:
+    out = sys.stdout.buffer
+    left = -1 if count is None else count
+    if left == 0:
+        return
+    for event in events:
+        if as_json_:
+            out.write(json.dumps(event_json(event), ensure_ascii=False).encode("utf-8", "replace"))
+            out.write(b"\n")
+        else:
+            out.write(event.body + b"\n")
+        if flushes:
+            out.flush()
+        left -= 1
+        if left == 0:
+            break
+    out.flush()

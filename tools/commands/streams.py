@@ -1,0 +1,184 @@
+"""Commands about whole streams: create, ls, info, properties, truncate, retention, rm."""
+
+import click
+
+from filestream.errors import InvalidRequestError
+from filestream.partitions import stream as streams
+from filestream.tools.commands.output import as_json, confirm, json_option, print_facts
+from filestream.units import format_size, format_timestamp
+
+_SURVIVES = {
+    "disk": "a power cut: an append returns after the sync",
+    "os": "the death of the writing process, not of the machine",
+    "memory": "nothing: an append returns before the event is written",
+}
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
+
+
+def _changes(assignments: tuple[str, ...]) -> dict[str, object]:
+    changes: dict[str, object] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise InvalidRequestError(f"no property: {assignment!r}. Write name=value, as ttl=30d")
+        changes[name.strip()] = value.strip()
+    return changes
+
+
+@click.command()
+@click.argument("url")
+@click.option("-d", "--partition-duration", default="1d", show_default=True, help="As 1h or 1d.")
+@click.option("-p", "--property", "properties_", multiple=True, metavar="NAME=VALUE")
+@json_option
+def create(url: str, partition_duration: str, properties_: tuple[str, ...], as_json_: bool) -> None:
+    """Create a stream.
+
+    Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os.
+    """
+    made = streams.create(
+        url, **{"partition_duration": partition_duration, **_changes(properties_)}
+    )
+    if as_json_:
+        as_json({"url": made.url, "id": made.id, "generation": made.generation})
+    else:
+        click.echo(made.url)
+
+
+@click.command()
+@click.argument("root", default=".")
+@json_option
+def ls(root: str, as_json_: bool) -> None:
+    """List the streams directly below a directory."""
+    found = streams.list_streams(root)
+    if as_json_:
+        for url in found:
+            as_json({"name": url.rpartition("/")[2], "url": url})
+    else:
+        for url in found:
+            click.echo(url.rpartition("/")[2])
+
+
+@click.command()
+@click.argument("url")
+@json_option
+def info(url: str, as_json_: bool) -> None:
+    """Show what a stream is and holds, and what its acknowledgements survive."""
+    stream = streams.open(url)
+    summary = stream.summary()
+    properties = stream.properties
+    if as_json_:
+        as_json(
+            {
+                "url": stream.url,
+                "name": stream.name,
+                "id": stream.id,
+                "generation": summary.generation,
+                "partitions": summary.partitions,
+                "segments": summary.segments,
+                "open_segments": summary.open_segments,
+                "writers": summary.writers,
+                "events": summary.events,
+                "size_bytes": summary.size_bytes,
+                "first_timestamp_ms": summary.first_timestamp_ms or None,
+                "last_timestamp_ms": summary.last_timestamp_ms or None,
+                "properties": properties.to_json(),
+                "acknowledged_survives": _SURVIVES[properties.acknowledgement],
+            }
+        )
+        return
+    facts = {
+        "url": stream.url,
+        "id": stream.id,
+        "generation": summary.generation,
+        "events": f"{summary.events:,}",
+        "size": format_size(summary.size_bytes),
+        "partitions": summary.partitions,
+        "segments": f"{summary.segments} ({summary.open_segments} open)",
+        "writers": summary.writers,
+    }
+    if summary.events:
+        facts["first event"] = format_timestamp(summary.first_timestamp_ms)
+        facts["last event"] = format_timestamp(summary.last_timestamp_ms)
+    shown = properties.for_people()
+    facts["acknowledged"] = f"{properties.acknowledgement}: survives {_SURVIVES[properties.acknowledgement]}"
+    facts |= {name: value for name, value in shown.items() if name != "acknowledgement"}
+    print_facts(facts)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
+@json_option
+def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
+    """Show a stream's properties, or change some: `properties clicks ttl=30d`."""
+    stream = streams.open(url)
+    now = stream.update_properties(**_changes(changes)) if changes else stream.properties
+    if as_json_:
+        as_json(now.to_json())
+    else:
+        print_facts(now.for_people())
+
+
+@click.command()
+@click.argument("url")
+@yes_option
+@dry_run_option
+@json_option
+def truncate(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
+    """Start the next generation: every event so far is gone for readers.
+
+    The files stay until `filestream retention` removes them.
+    """
+    stream = streams.open(url)
+    before = stream.generation
+    done = {"url": stream.url, "generation_before": before, "generation": before + 1}
+    if not dry_run:
+        confirm(f"This ends generation {before} of {stream.url} and all its events.", yes=yes)
+        result = stream.truncate()
+        done |= {
+            "generation_before": result.generation_before,
+            "generation": result.generation,
+        }
+    if as_json_:
+        as_json({**done, "dry_run": dry_run})
+    else:
+        verb = "would go" if dry_run else "went"
+        click.echo(f"{verb} from generation {done['generation_before']} to {done['generation']}")
+
+
+@click.command()
+@click.argument("url")
+@yes_option
+@dry_run_option
+@json_option
+def retention(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
+    """Remove the files of truncated generations and expired partitions."""
+    stream = streams.open(url)
+    removals = stream.apply_retention(dry_run=True)
+    if removals and not dry_run:
+        confirm(f"This removes {len(removals)} directories of {stream.url}.", yes=yes)
+        removals = stream.apply_retention()
+    for removal in removals:
+        if as_json_:
+            as_json({"key": removal.key, "reason": removal.reason, "dry_run": dry_run})
+        else:
+            click.echo(f"{'would remove' if dry_run else 'removed'} {removal.key} ({removal.reason})")
+
+
+@click.command()
+@click.argument("url")
+@yes_option
+@dry_run_option
+@json_option
+def rm(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
+    """Remove a stream with everything in it."""
+    stream = streams.open(url)
+    if not dry_run:
+        confirm(f"This removes {stream.url} with all its events, for good.", yes=yes)
+        stream.delete()
+    if as_json_:
+        as_json({"url": stream.url, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {stream.url}")

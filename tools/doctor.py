@@ -1,0 +1,143 @@
+"""What this installation can do and what a place can promise, found out by trying."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+
+from filestream.clock import SystemClock
+from filestream.codec import kernel
+from filestream.errors import ConflictError, FilestreamError
+from filestream.storage.base import Storage
+from filestream.storage.open import open_storage
+from filestream.version import VERSION
+
+__all__ = ["Check", "check_installation", "check_place", "check_spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    is_ok: bool
+    detail: str
+
+
+def check_installation() -> Iterator[Check]:
+    """Versions, the kernel, Java, and how Spark would find the source."""
+    yield Check("filestream", True, f"{VERSION}, {kernel()} kernel")
+    yield Check("python", sys.version_info >= (3, 11), f"{platform.python_version()} {sys.executable}")
+    for name in ("pyarrow", "click", "google-crc32c", "pyspark"):
+        try:
+            yield Check(name, True, version_of(name))
+        except PackageNotFoundError:
+            is_extra = name == "pyspark"
+            hint = "not installed; pip install 'filestream-engine[spark]' to read with Spark"
+            yield Check(name, is_extra, hint if is_extra else "not installed")
+    yield Check("java", True, _java())
+    chosen = os.environ.get("PYSPARK_PYTHON", "not set: Spark takes python3 from the PATH")
+    yield Check("PYSPARK_PYTHON", True, chosen)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+    if path is None:
+        return "not found; Spark needs Java 17 or 21 (JAVA_HOME, or java on the PATH)"
+    shown = subprocess.run([path, "-version"], capture_output=True, text=True, check=False)
+    return f"{(shown.stderr.splitlines() or ['?'])[0]} {path}"
+
+
+def check_place(url: str) -> Iterator[Check]:
+    """Try every promise of a storage in a directory of its own, which is removed again."""
+    storage = open_storage(url)
+    key = f"_probe-{uuid.UUID(bytes=os.urandom(16)).hex}"
+    yield Check("place", True, f"{storage.url} durable={storage.is_durable}")
+    steps = [
+        ("append and sync", _try_append),
+        ("create is exclusive", _try_create_twice),
+        ("put-if-absent", _try_put_twice),
+        ("locks", _try_lock_twice),
+    ]
+    try:
+        for name, step in steps:
+            began_s = SystemClock().monotonic_s()
+            try:
+                is_ok = step(storage, key)
+                took_ms = (SystemClock().monotonic_s() - began_s) * 1000
+                yield Check(name, is_ok, f"{'yes' if is_ok else 'NO'} ({took_ms:.1f} ms)")
+            except FilestreamError as error:
+                yield Check(name, False, str(error))
+        waker = storage.waker()
+        yield Check("change notices", True, "inotify" if waker else "none; readers poll")
+        if waker:
+            waker.close()
+    finally:
+        try:
+            storage.delete_tree(key)
+        except FilestreamError as error:
+            yield Check("clean-up", False, str(error))
+
+
+def _try_append(storage: Storage, key: str) -> bool:
+    with storage.create(f"{key}/append") as appender:
+        appender.write_and_sync(b"one")
+        appender.write(b"two")
+        appender.sync()
+    return storage.read(f"{key}/append", 0, 100) == b"onetwo"
+
+
+def _refuses(action: Callable[[], object]) -> bool:
+    try:
+        action()
+    except ConflictError:
+        return True
+    return False
+
+
+def _try_create_twice(storage: Storage, key: str) -> bool:
+    storage.create(f"{key}/create").close()
+    return _refuses(lambda: storage.create(f"{key}/create"))
+
+
+def _try_put_twice(storage: Storage, key: str) -> bool:
+    storage.put_if_absent(f"{key}/put", b"first")
+    return _refuses(lambda: storage.put_if_absent(f"{key}/put", b"second")) and (
+        storage.read(f"{key}/put", 0, 10) == b"first"
+    )
+
+
+def _try_lock_twice(storage: Storage, key: str) -> bool:
+    with storage.lock(f"{key}/lock"):
+        return _refuses(lambda: storage.lock(f"{key}/lock"))
+
+
+def check_spark() -> Iterator[Check]:
+    """Start a local Spark, and ask a worker for its kernel."""
+    try:
+        from pyspark.sql import SparkSession
+
+        from filestream.consumers.spark.register import register
+    except ImportError as error:
+        yield Check("spark", False, f"{error}; pip install 'filestream-engine[spark]'")
+        return
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        register(spark)
+        found = spark.sparkContext.parallelize([0], 1).map(lambda _: _kernel_here()).collect()[0]
+        yield Check("spark", True, f"{spark.version}; workers run the {found} kernel")
+    finally:
+        spark.stop()
+
+
+def _kernel_here() -> str:
+    from filestream.codec import kernel as kernel_here
+
+    return kernel_here()
