@@ -126,7 +126,9 @@ def parse_header(data: bytes) -> "E3Header | None":
     _check_schema(texts.get("stream.schema", ""))
     for feature in filter(None, texts.get("requires", "").split(",")):
         if feature not in FEATURES:
-            raise UnsupportedVersionError(f"the file needs a feature not had here. feature={feature}")
+            raise UnsupportedVersionError(
+                f"the file needs a feature not had here. feature={feature}"
+            )
     return E3Header(texts, file_crc, at + 4)
 
 
@@ -234,9 +236,13 @@ class E3Header:
         if stop < cursor + 6:
             return Incomplete(position)
         tail = _U32.pack(cursor - start) + MAGIC
-        crc = crc32c(_U32.pack(self.file_crc) + _I64.pack(position) + _END + data[start + 4 : cursor])
+        crc = crc32c(
+            _U32.pack(self.file_crc) + _I64.pack(position) + _END + data[start + 4 : cursor]
+        )
         if data[cursor : cursor + 6] != tail or crc != _U32.unpack_from(data, start)[0]:
-            return Damaged(position, "the checksum of the end record does not hold.", is_certain=True)
+            return Damaged(
+                position, "the checksum of the end record does not hold.", is_certain=True
+            )
         return End(position, position + (cursor - at) + 6, *numbers)
 
 

@@ -31,7 +31,14 @@ from filestream.codec import (
 )
 from filestream.errors import CorruptDataError, UnsupportedVersionError
 
-__all__ = ["EVENT_SCHEMA", "CdapHeader", "encode_block", "encode_end", "encode_header", "parse_header"]
+__all__ = [
+    "EVENT_SCHEMA",
+    "CdapHeader",
+    "encode_block",
+    "encode_end",
+    "encode_header",
+    "parse_header",
+]
 
 EVENT_SCHEMA: Final = (
     '{"type":"record","name":"StreamEvent","fields":[{"name":"body","type":"bytes"},'
@@ -143,7 +150,9 @@ class CdapHeader:
         if not 1 <= length <= _LENGTH_MAX:
             is_zero = timestamp_ms == 0 and not any(data[at:])
             return Damaged(
-                position, f"a block has an impossible length. length={length}", is_certain=not is_zero
+                position,
+                f"a block has an impossible length. length={length}",
+                is_certain=not is_zero,
             )
         end = start + length
         if end > stop:

@@ -16,7 +16,16 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from filestream import eventfile, eventfile_cdap, indexfile
-from filestream.blocks import BLOCK_SIZE_BYTES_LIMIT, Block, Chunk, Damaged, End, Found, Header, Incomplete
+from filestream.blocks import (
+    BLOCK_SIZE_BYTES_LIMIT,
+    Block,
+    Chunk,
+    Damaged,
+    End,
+    Found,
+    Header,
+    Incomplete,
+)
 from filestream.codec import decode_events
 from filestream.errors import CorruptDataError, NotFoundError, UnsupportedVersionError
 from filestream.storage.base import Storage
@@ -283,7 +292,9 @@ class SegmentReader:
                 at = found.end - base
             elif isinstance(found, Chunk):
                 if found.is_first == bool(self._chunks):
-                    return Damaged(found.block.position, "a large event is broken.", is_certain=True)
+                    return Damaged(
+                        found.block.position, "a large event is broken.", is_certain=True
+                    )
                 self._chunks.append(found)
                 self._cursor = found.block.end
                 at = found.block.end - base
@@ -347,7 +358,11 @@ class SegmentReader:
         while True:
             data = self._storage.read(self.key, position, size)
             found = self.header.parse(data, 0, position)
-            if not isinstance(found, Incomplete) or len(data) < size or found.needed <= position + size:
+            if (
+                not isinstance(found, Incomplete)
+                or len(data) < size
+                or found.needed <= position + size
+            ):
                 return found
             size = found.needed - position
 

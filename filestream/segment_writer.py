@@ -62,7 +62,7 @@ class SegmentWriter:
         storage: Storage,
         key: str,
         properties: Mapping[str, str],
-        options: SegmentOptions = SegmentOptions(),  # noqa: B008 - frozen
+        options: SegmentOptions = SegmentOptions(),
     ) -> None:
         self.key = key
         self._storage = storage
@@ -275,4 +275,3 @@ class SegmentWriter:
         except FilestreamError as error:
             logger.warning("index is not written any more: %s", error)
             self._indexed_position = self._indexed_at_ms = 1 << 62
-

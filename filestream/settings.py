@@ -172,7 +172,9 @@ def _parsed(given: Mapping[str, object]) -> dict[str, Any]:
         if full in _CHOICES:
             parsed[full] = str(value)
         elif not isinstance(value, (str, int, float)):
-            raise InvalidRequestError(f"{name} must be text or a number. type={type(value).__name__}")
+            raise InvalidRequestError(
+                f"{name} must be text or a number. type={type(value).__name__}"
+            )
         elif "_ms" in full:
             parsed[full] = parse_duration_ms(value)
         else:

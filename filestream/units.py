@@ -84,7 +84,7 @@ def parse_size_bytes(text: str | int) -> int:
             f"no size: {text!r}. Write a number and a unit, such as 256KiB, 64MB or 1GiB"
         )
     base = 1024 if match[3] else 1000
-    return round(float(match[1]) * base ** _SIZE_POWER[match[2].lower()])
+    return round(float(match[1]) * float(base ** _SIZE_POWER[match[2].lower()]))
 
 
 def format_size(size_bytes: int) -> str:

@@ -7,6 +7,7 @@ in a later partition is none either, because producers may go back in event time
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from filestream.errors import NotFoundError
@@ -27,7 +28,8 @@ class ChainId(NamedTuple):
     writer_id: str
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
     """A place in a chain; ``position`` 0 is the first block of the segment."""
 
     sequence: int = 0
@@ -52,7 +54,7 @@ class Chain:
         storage: Storage,
         segments: Iterable[Segment],
         *,
-        start: Place = Place(),  # noqa: B008 - a tuple
+        start: Place = Place(),
         until: Place | None = None,
         limit: int | None = None,
         on_corrupt: OnCorrupt = "raise",

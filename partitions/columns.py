@@ -11,7 +11,14 @@ from filestream.partitions.layout import Segment
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ALL_COLUMNS", "DEFAULT_COLUMNS", "batches_of", "check_columns", "rows_of_table", "schema_of"]
+__all__ = [
+    "ALL_COLUMNS",
+    "DEFAULT_COLUMNS",
+    "batches_of",
+    "check_columns",
+    "rows_of_table",
+    "schema_of",
+]
 
 DEFAULT_COLUMNS: Final = ("timestamp", "headers", "body")
 # What each block holds, then what its place says.
@@ -205,23 +212,20 @@ def rows_of_table(table: object) -> Rows:
     """
     import pyarrow as pa
 
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    elif not isinstance(table, pa.Table):
-        if not hasattr(table, "__arrow_c_stream__"):
-            raise InvalidRequestError(f"no Arrow data. type={type(table).__name__}")
-        table = pa.table(table)
-    names = table.column_names
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise InvalidRequestError(f"no Arrow data. type={type(table).__name__}")
+    rows = table if isinstance(table, pa.Table) else pa.table(table)
+    names = rows.column_names
     if "body" not in names or names.count("body") > 1:
         raise InvalidRequestError(f"the table needs one column 'body'. columns={names}")
     try:
-        bodies = table["body"].cast(pa.binary() if table.nbytes < 2**31 else pa.large_binary())
+        bodies = rows["body"].cast(pa.binary() if rows.nbytes < 2**31 else pa.large_binary())
         headers = None
         if "headers" in names:
-            headers = [_header_row(row) for row in table["headers"].to_pylist()]
+            headers = [_header_row(row) for row in rows["headers"].to_pylist()]
         stamps = None
         if "timestamp" in names:
-            column = table["timestamp"]
+            column = rows["timestamp"]
             if not pa.types.is_integer(column.type):
                 column = column.cast(pa.timestamp("ms"), safe=False)
             stamps = column.cast(pa.int64()).to_pylist()

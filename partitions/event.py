@@ -15,7 +15,7 @@ class Event(NamedTuple):
         timestamp_ms: milliseconds since 1970-01-01T00:00:00Z.
         headers: text to text or None; the reader's own, not shared with other events.
         body: the bytes that were appended.
-        segment, position, index: where it stands; ``offset`` says the same in one value.
+        segment, position, index_in_block: where it stands; ``offset`` says the same in one value.
     """
 
     timestamp_ms: int
@@ -23,9 +23,9 @@ class Event(NamedTuple):
     body: bytes
     segment: Segment
     position: int
-    index: int
+    index_in_block: int
 
     @property
     def offset(self) -> Offset:
         """Its place; reading from it begins with this event."""
-        return Offset.in_segment(self.segment, self.position, self.index)
+        return Offset.in_segment(self.segment, self.position, self.index_in_block)

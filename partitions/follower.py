@@ -15,9 +15,9 @@ from typing import Final
 
 from filestream.errors import NotFoundError
 from filestream.partitions.catalog import Catalog, PartitionDirectory
-from filestream.partitions.chain import Chain, ChainId
+from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.filters import Interval, Piece, select
-from filestream.partitions.layout import STORE_KEY, Partition
+from filestream.partitions.layout import STORE_KEY, Partition, Segment
 from filestream.partitions.positions import At, End, Position, Start
 from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
 from filestream.segment_reader import OnCorrupt
@@ -52,7 +52,9 @@ class Follower:
         start: where to begin; resolved here, once.
     """
 
-    def __init__(self, view: StreamView, start: Position, *, on_corrupt: OnCorrupt = "raise") -> None:
+    def __init__(
+        self, view: StreamView, start: Position, *, on_corrupt: OnCorrupt = "raise"
+    ) -> None:
         self._view = view
         self._clock = view.clock
         self._catalog = Catalog(view.storage)
@@ -78,9 +80,11 @@ class Follower:
             chain = Chain(view.storage, segments, on_corrupt=on_corrupt)
             if cut is None or isinstance(start, End):
                 chain.skip_to_end()
-            elif cut.start != (0, 0, 0):
+            elif cut.start != Place():
                 chain = Chain(view.storage, segments, start=cut.start, on_corrupt=on_corrupt)
-            elif not isinstance(start, Start) and cut.interval.from_ms > chain_id.partition.start_ms:
+            elif (
+                not isinstance(start, Start) and cut.interval.from_ms > chain_id.partition.start_ms
+            ):
                 chain = self._from_time(segments, cut.interval.from_ms)
             self._chains[chain_id] = _Followed(chain)
         self._discover()
@@ -127,7 +131,7 @@ class Follower:
         if waker is not None:
             waker.close()
 
-    def _from_time(self, segments: list, from_ms: int) -> Chain:  # type: ignore[type-arg]
+    def _from_time(self, segments: list[Segment], from_ms: int) -> Chain:
         """A chain that begins with its first event at or after a time.
 
         Found by reading once up to it, so that what is appended later is delivered whatever its
@@ -140,15 +144,9 @@ class Follower:
             for piece in pieces:
                 chosen = select(piece, interval)
                 if chosen is not None:
-                    place = (piece.segment.sequence, piece.block.position, chosen.first)
-                    from filestream.partitions.chain import Place
-
-                    return Chain(
-                        self._view.storage,
-                        segments,
-                        start=Place(*place),
-                        on_corrupt=self._on_corrupt,
-                    )
+                    start = Place(piece.segment.sequence, piece.block.position, chosen.first)
+                    storage, on_corrupt = self._view.storage, self._on_corrupt
+                    return Chain(storage, segments, start=start, on_corrupt=on_corrupt)
         return chain
 
     def _news(self, chain_id: ChainId) -> Iterator[Piece]:
@@ -254,6 +252,4 @@ class Follower:
                     followed.look_at_s = 0.0
 
     def _catalog_keys(self) -> set[str]:
-        return {key.split("/")[0] for key in self._directories} | {
-            f"{self._generation.number:05d}"
-        }
+        return {key.split("/")[0] for key in self._directories} | {f"{self._generation.number:05d}"}

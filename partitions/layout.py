@@ -162,7 +162,9 @@ class Segment:
         return f"{self.key}.idx"
 
 
-def parse_segment_file(partition: Partition, directory: str, name: str) -> tuple[Segment, str] | None:
+def parse_segment_file(
+    partition: Partition, directory: str, name: str
+) -> tuple[Segment, str] | None:
     """Segment and suffix of a file name in a partition's directory, or None."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or name[0] in "._" or not _NAME.fullmatch(match[1]):

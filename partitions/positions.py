@@ -1,12 +1,12 @@
 """One grammar of positions for Python, the command line and Spark. Pure.
 
-    start                       the first event of the current generation
-    end                         behind the last event that is there now
-    -100                        the last 100 events
-    @2026-11-20T10:00Z          the first event at or after a time (no zone: UTC)
-    @1401408000000, @-10m, @now the same in milliseconds since the epoch, or relative to now
-    00001/1401408000.86400/file.0.000000:340.1   that event
-    A..B                        from A, included, to B, excluded; either may be left out
+start                       the first event of the current generation
+end                         behind the last event that is there now
+-100                        the last 100 events
+@2026-11-20T10:00Z          the first event at or after a time (no zone: UTC)
+@1401408000000, @-10m, @now the same in milliseconds since the epoch, or relative to now
+00001/1401408000.86400/file.0.000000:340.1   that event
+A..B                        from A, included, to B, excluded; either may be left out
 """
 
 import re
@@ -18,7 +18,16 @@ from filestream.errors import InvalidRequestError
 from filestream.partitions.layout import Offset
 from filestream.units import parse_timestamp_ms
 
-__all__ = ["At", "End", "Last", "Position", "PositionLike", "Start", "parse_position", "parse_range"]
+__all__ = [
+    "At",
+    "End",
+    "Last",
+    "Position",
+    "PositionLike",
+    "Start",
+    "parse_position",
+    "parse_range",
+]
 
 _LAST: Final = re.compile(r"-([0-9]{1,12})")
 

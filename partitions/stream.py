@@ -359,7 +359,7 @@ def _refuse_foreign(storage: Storage) -> None:
             )
 
 
-def open(  # noqa: A001 - filestream.open reads well and is the name users look for
+def open(
     url: str | os.PathLike[str],
     *,
     clock: Clock | None = None,

@@ -126,9 +126,7 @@ class Tail:
     async def _strides(self) -> AsyncIterator[list[Event]]:
         quiet_since_s = self._clock.monotonic_s()
         while not self._is_closed:
-            news = (
-                event for sources in self._follower.round() for event in merge_events(sources)
-            )
+            news = (event for sources in self._follower.round() for event in merge_events(sources))
             # Files are read on a thread, so that a slow disk does not stop the event loop.
             while events := await asyncio.to_thread(lambda n: list(islice(n, _STRIDE)), news):
                 quiet_since_s = self._clock.monotonic_s()

@@ -166,7 +166,10 @@ class _Check:
             self._events = block.first_ordinal
             if events and events[-1][0] != block.span_ms:
                 yield self._finding(
-                    "damage", "wrong span", "the last event is not where it should be.", block.position
+                    "damage",
+                    "wrong span",
+                    "the last event is not where it should be.",
+                    block.position,
                 )
         self._events += len(events)
         if block.timestamp_ms < self._last_ms:
@@ -215,7 +218,9 @@ class _Check:
             elif reader.header is None and size:
                 yield self._finding("suspect", "unreadable head", "the file header is not whole.")
             else:
-                yield self._finding("note", "open", "no end record: a live file, or a dead writer's.")
+                yield self._finding(
+                    "note", "open", "no end record: a live file, or a dead writer's."
+                )
             return
         if end.end < size:
             yield Finding(
@@ -252,9 +257,9 @@ def _verify_index(
     is_wrong = any(known.get(e.position) != (e.timestamp_ms, e.first_ordinal) for e in entries)
     size = storage.size(segment.index_key) if storage.exists(segment.index_key) else 0
     entry_size = 28 if reader.header.version == "E3" else 16
-    has_junk = size > 0 and (size - 6 if entry_size == 28 else size - 3) >= (
-        len(entries) + 1
-    ) * entry_size
+    has_junk = (
+        size > 0 and (size - 6 if entry_size == 28 else size - 3) >= (len(entries) + 1) * entry_size
+    )
     if not entries or is_wrong or has_junk:
         kind = "missing index" if not size else "wrong index"
         if rebuild:

@@ -467,7 +467,7 @@ _writers: "weakref.WeakSet[StreamWriter]" = weakref.WeakSet()
 
 def _forget_writers_of_parent() -> None:
     for writer in list(_writers):
-        writer._forget_parent()  # noqa: SLF001 - the same room
+        writer._forget_parent()
 
 
 if hasattr(os, "register_at_fork"):

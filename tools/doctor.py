@@ -33,7 +33,9 @@ class Check:
 def check_installation() -> Iterator[Check]:
     """Versions, the kernel, Java, and how Spark would find the source."""
     yield Check("filestream", True, f"{VERSION}, {kernel()} kernel")
-    yield Check("python", sys.version_info >= (3, 11), f"{platform.python_version()} {sys.executable}")
+    yield Check(
+        "python", sys.version_info >= (3, 11), f"{platform.python_version()} {sys.executable}"
+    )
     for name in ("pyarrow", "click", "google-crc32c", "pyspark"):
         try:
             yield Check(name, True, version_of(name))
@@ -128,7 +130,9 @@ def check_spark() -> Iterator[Check]:
     except ImportError as error:
         yield Check("spark", False, f"{error}; pip install 'filestream-engine[spark]'")
         return
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     try:
         register(spark)
         found = spark.sparkContext.parallelize([0], 1).map(lambda _: _kernel_here()).collect()[0]

@@ -122,9 +122,9 @@ class Frontier:
                 by_partition.setdefault(chain_id.partition, {})[chain_id] = ranges
         rest = _Rest(limit)
         places, records = dict(start.places), start.records
-        for ranges in by_partition.values():
-            whole = self._whole(ranges, end)
-            for step in [whole] if rest.allows(whole) else self._fair_steps(ranges, end):
+        for chain_ranges in by_partition.values():
+            whole = self._whole(chain_ranges, end)
+            for step in [whole] if rest.allows(whole) else self._fair_steps(chain_ranges, end):
                 # One block at least, or a query with a small limit would never move.
                 if not rest.allows(step) and places != start.places:
                     return StreamOffset(start.generation, places, records)

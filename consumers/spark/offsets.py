@@ -69,7 +69,9 @@ def parse_offset(raw: Mapping[str, Any]) -> "StreamOffset | Symbol":
     """
     try:
         if raw["v"] > _VERSION:
-            raise UnsupportedVersionError(f"the checkpoint was written by a later release. v={raw['v']}")
+            raise UnsupportedVersionError(
+                f"the checkpoint was written by a later release. v={raw['v']}"
+            )
         if "at" in raw:
             if raw["at"] not in ("earliest", "latest"):
                 raise InvalidRequestError(f"no such offset. at={raw['at']!r:.50}")

@@ -24,7 +24,6 @@ __all__ = ["Split", "batch_splits", "cut", "pack", "read_splits", "segment_range
 logger = logging.getLogger(__name__)
 
 
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """A range of one event file.
@@ -236,5 +235,3 @@ def _read_split(storage: Storage, split: Split, on_corrupt: OnCorrupt) -> Iterat
             chosen = select(piece, split.interval)
             if chosen is not None:
                 yield chosen
-
-

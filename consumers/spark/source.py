@@ -10,6 +10,7 @@ them into text on the way.
 
 import json
 import logging
+import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +48,8 @@ from filestream.errors import (
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.columns import ALL_COLUMNS, batches_of, schema_of
 from filestream.partitions.filters import Interval
-from filestream.partitions.positions import At, End, Last, Offset, Position, Start
+from filestream.partitions.layout import Offset
+from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
 from filestream.partitions.stream import open as open_stream
 
@@ -97,7 +99,7 @@ class FilestreamDataSource(DataSource):
         """For ``spark.read``."""
         return _BatchReader(self._options(), _columns_of(schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
         return _StreamReader(self._options(), _columns_of(schema))
 
@@ -182,7 +184,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
     def __getstate__(self) -> dict[str, Any]:
         return {"_asked": self._asked, "_columns": self._columns}
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         """Symbolic: Spark asks twice, and both answers must mean the same."""
         with _coded():
             if self._asked.start_json:
@@ -194,7 +196,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                 return Symbol("earliest").to_json()
             return self._offset_at(start).to_json()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """One limit object at the most; the others are kept in ``latestOffset``."""
         limit = self._asked.limit
         if limit.size_bytes:
@@ -205,13 +207,13 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             return ReadMaxFiles(limit.segments)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run."""
         with _coded():
             frontier = self._ahead()
             self._target = frontier.now(StreamOffset(frontier.generation()))
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends."""
         with _coded():
             frontier = self._ahead()
@@ -230,7 +232,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             allowed = Limit() if isinstance(limit, ReadAllAvailable) else self._asked.limit
             return frontier.limited(before, end, allowed).to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the progress: what could be read without limits."""
         with _coded():
             frontier = self._ahead()
@@ -245,9 +247,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             if isinstance(before, Symbol) or before.generation != until.generation:
                 before = StreamOffset(until.generation)
             try:
-                splits = self._ahead().splits(
-                    before, until, self._asked.partition_size_bytes_max
-                )
+                splits = self._ahead().splits(before, until, self._asked.partition_size_bytes_max)
             except FencedError:
                 if self._asked.fails_on_truncate:
                     raise
@@ -349,8 +349,6 @@ def _spark_schema(columns: tuple[str, ...]) -> "pa.Schema":
 
 
 def _cores() -> int:
-    import os
-
     return os.cpu_count() or 2
 
 

@@ -291,9 +291,7 @@ class ColumnDecoder:
         data_end: Source = source + len(data)
         while status == _NEEDS_SPACE:
             with cython.nogil:
-                status = self._walk(
-                    block_end, data_end, most, timestamp_ms, position, has_delta
-                )
+                status = self._walk(block_end, data_end, most, timestamp_ms, position, has_delta)
             if status == _NEEDS_SPACE:
                 self._reserve_pairs()
         if status == _OK and event_count >= 0 and self.walk_rows != event_count:
@@ -602,7 +600,11 @@ class ColumnDecoder:
                 pa.Array.from_buffers(
                     pa.binary(),
                     rows,
-                    [None, self.body_offsets.take((rows + 1) * 4), self.bodies.take(self.body_size)],
+                    [
+                        None,
+                        self.body_offsets.take((rows + 1) * 4),
+                        self.bodies.take(self.body_size),
+                    ],
                 )
             )
         if self.wants_headers:

@@ -147,9 +147,7 @@ def encode_event(
     head = _TABLE[size] if size < _TABLE_SIZE else _encode(size)
     if not headers:
         if headers is not None and not isinstance(headers, Mapping):
-            raise InvalidRequestError(
-                f"headers must be a mapping. type={type(headers).__name__}"
-            )
+            raise InvalidRequestError(f"headers must be a mapping. type={type(headers).__name__}")
         return head + body + b"\0"
     if not isinstance(headers, Mapping):
         raise InvalidRequestError(f"headers must be a mapping. type={type(headers).__name__}")
@@ -310,7 +308,7 @@ class ColumnDecoder:
         event_count: int,
         timestamp_ms: int,
         position: int,
-        has_delta: bool,  # noqa: FBT001 - the kernel takes these by place, for speed
+        has_delta: bool,
     ) -> int:
         """Decode the events in ``data[start:stop]``; returns how many there were.
 
@@ -323,7 +321,7 @@ class ColumnDecoder:
         Raises:
             CorruptDataError: nothing of the block was kept.
         """
-        wants_timestamp, wants_body, wants_headers, wants_position, wants_index = self._wanted
+        _, _, wants_headers, wants_position, wants_index = self._wanted
         if wants_headers:
             count = self._add_with_headers(data, start, stop, timestamp_ms, has_delta)
         else:
@@ -353,8 +351,13 @@ class ColumnDecoder:
                 del self._values[-pairs:]
         assert count >= 0
 
-    def _add_plain(
-        self, data: bytes, start: int, stop: int, timestamp_ms: int, has_delta: bool  # noqa: FBT001
+    def _add_plain(  # noqa: C901, PLR0915 - one loop, because a call costs more than its work
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        timestamp_ms: int,
+        has_delta: bool,
     ) -> int:
         """The fast loop: one slice a body, headers only stepped over."""
         bodies = self._bodies
@@ -410,7 +413,12 @@ class ColumnDecoder:
         return len(deltas)
 
     def _add_with_headers(
-        self, data: bytes, start: int, stop: int, timestamp_ms: int, has_delta: bool  # noqa: FBT001
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        timestamp_ms: int,
+        has_delta: bool,
     ) -> int:
         events = decode_events(data, start, stop, has_delta=has_delta)
         for delta, body, headers in events:

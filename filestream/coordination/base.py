@@ -61,7 +61,9 @@ class PropertyStore(ABC):
             ConflictError: another living process holds it.
         """
 
-    def update(self, name: str, change: Callable[[Document], bytes], *, tries: int = 100) -> Document:
+    def update(
+        self, name: str, change: Callable[[Document], bytes], *, tries: int = 100
+    ) -> Document:
         """Read, change and compare-and-set until it succeeds.
 
         Raises:

@@ -43,7 +43,9 @@ class EmbeddedPropertyStore(PropertyStore):
     def _versions(self, name: str) -> list[int]:
         entries = self._storage.list(f"{self._root}/{name}")
         return sorted(
-            int(e.name) for e in entries if e.name.isascii() and e.name.isdigit() and not e.is_directory
+            int(e.name)
+            for e in entries
+            if e.name.isascii() and e.name.isdigit() and not e.is_directory
         )
 
     def get(self, name: str) -> Document:

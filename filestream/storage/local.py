@@ -52,7 +52,7 @@ class LocalStorage(Storage):
     is_durable = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = os.path.abspath(root)  # noqa: PTH100 - one normalisation, no resolving of links
+        self._root = os.path.abspath(root)
         self.url = "file://" + quote(self._root)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -76,11 +76,11 @@ class LocalStorage(Storage):
             try:
                 descriptor = os.open(path, flags, _FILE_MODE)
             except FileNotFoundError:
-                self._make_directories(os.path.dirname(path))  # noqa: PTH120
+                self._make_directories(os.path.dirname(path))
                 descriptor = os.open(path, flags, _FILE_MODE)
             if durable_name:
                 try:
-                    _sync_directory(os.path.dirname(path))  # noqa: PTH120
+                    _sync_directory(os.path.dirname(path))
                 except OSError:
                     os.close(descriptor)
                     raise
@@ -89,11 +89,11 @@ class LocalStorage(Storage):
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See ``Storage``: written aside, synced, linked under its name, directory synced."""
         path = self._path(key)
-        folder = os.path.dirname(path)  # noqa: PTH120
+        folder = os.path.dirname(path)
         with self._translated("create", key):
             if os.path.lexists(path):
                 raise FileExistsError(errno.EEXIST, "exists", path)
-            if not os.path.isdir(folder):  # noqa: PTH112
+            if not os.path.isdir(folder):
                 self._make_directories(folder)
             # The name begins with a dot: not part of a stream, whenever this process dies.
             descriptor, staged = tempfile.mkstemp(prefix=".put-", dir=folder)
@@ -128,11 +128,11 @@ class LocalStorage(Storage):
     def size(self, key: str) -> int:
         """See ``Storage``."""
         with self._translated("look at", key):
-            return os.stat(self._path(key), follow_symlinks=False).st_size  # noqa: PTH116
+            return os.stat(self._path(key), follow_symlinks=False).st_size
 
     def exists(self, key: str) -> bool:
         """See ``Storage``."""
-        return os.path.isfile(self._path(key))  # noqa: PTH113
+        return os.path.isfile(self._path(key))
 
     def list(self, prefix: str) -> Sequence[Entry]:
         """See ``Storage``; links are not followed, so they are no directories here."""
@@ -151,7 +151,7 @@ class LocalStorage(Storage):
                 os.unlink(path)
             except FileNotFoundError:
                 return
-            _sync_directory(os.path.dirname(path))  # noqa: PTH120
+            _sync_directory(os.path.dirname(path))
 
     def delete_tree(self, prefix: str) -> None:
         """See ``Storage``."""
@@ -161,13 +161,13 @@ class LocalStorage(Storage):
                 shutil.rmtree(path)
             except FileNotFoundError:
                 return
-            _sync_directory(os.path.dirname(path))  # noqa: PTH120
+            _sync_directory(os.path.dirname(path))
 
     def lock(self, key: str) -> Lock:
         """See ``Storage``."""
         path = self._path(key)
         with self._translated("lock", key):
-            self._make_directories(os.path.dirname(path))  # noqa: PTH120
+            self._make_directories(os.path.dirname(path))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,12 +184,12 @@ class LocalStorage(Storage):
 
     def _make_directories(self, path: str) -> None:
         """Make each missing level and sync its parent, so that the whole way is durable."""
-        if os.path.isdir(path):  # noqa: PTH112
+        if os.path.isdir(path):
             return
-        parent = os.path.dirname(path)  # noqa: PTH120
+        parent = os.path.dirname(path)
         self._make_directories(parent)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, _DIRECTORY_MODE)  # noqa: PTH102
+            os.mkdir(path, _DIRECTORY_MODE)
         _sync_directory(parent)
 
 
@@ -305,7 +305,7 @@ class _Inotify(Waker):
         library = ctypes.CDLL(None, use_errno=True)
         self._add = library.inotify_add_watch
         self._root = root
-        self._descriptor = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = int(library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
         self._keys: dict[int, str] = {}

@@ -20,8 +20,11 @@ def normalise_url(url: str | os.PathLike[str]) -> str:
     Raises:
         InvalidRequestError: the text names no place, or a scheme that is not supported.
     """
-    text = os.fspath(url)
-    if not isinstance(text, str) or not text.strip() or "\0" in text:
+    try:
+        text = os.fsdecode(url)
+    except TypeError as error:
+        raise InvalidRequestError(f"no URL and no path. type={type(url).__name__}") from error
+    if not text.strip() or "\0" in text:
         raise InvalidRequestError(f"no URL and no path. url={text!r:.200}")
     scheme, path = split_url(text)
     if scheme == "file":

@@ -9,13 +9,14 @@ from typing import Any, BinaryIO
 
 import click
 
+from filestream.clock import SystemClock
 from filestream.errors import InvalidRequestError
 from filestream.partitions import stream as streams
 from filestream.partitions.event import Event
 from filestream.partitions.positions import End, parse_position, parse_range
 from filestream.partitions.writer import StreamWriter
-from filestream.clock import SystemClock
-from filestream.tools.commands.output import as_json, event_json, json_option
+from filestream.segment_reader import OnCorrupt
+from filestream.tools.commands.output import event_json, json_option
 from filestream.units import parse_timestamp_ms
 
 _READ_SIZE_BYTES = 1 << 20
@@ -23,8 +24,12 @@ _READ_SIZE_BYTES = 1 << 20
 
 @click.command()
 @click.argument("url")
-@click.option("--json", "as_json_", is_flag=True, help="Lines are JSON objects, as cat --json prints.")
-@click.option("-H", "--header", "headers_", multiple=True, metavar="NAME=VALUE", help="On each event.")
+@click.option(
+    "--json", "as_json_", is_flag=True, help="Lines are JSON objects, as cat --json prints."
+)
+@click.option(
+    "-H", "--header", "headers_", multiple=True, metavar="NAME=VALUE", help="On each event."
+)
 @click.option("-t", "--timestamp", help="Event time of all: 2026-11-20T10:00Z, milliseconds, -10m.")
 @click.option("-w", "--writer-id", help="Names the files; file.0, file.1, ... when not given.")
 @click.option("--offsets", is_flag=True, help="Print the offset of each event once it is safe.")
@@ -142,7 +147,7 @@ def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
 @click.option("-c", "--count", type=click.IntRange(min=0), help="Stop after so many events.")
 @click.option("--on-corrupt", type=click.Choice(["raise", "skip"]), default="raise")
 @json_option
-def cat(url: str, span: str, count: int | None, on_corrupt: Any, as_json_: bool) -> None:
+def cat(url: str, span: str, count: int | None, on_corrupt: OnCorrupt, as_json_: bool) -> None:
     """Print events and stop at the end.
 
     RANGE is a position or two: start, end, -100, @2026-11-20T10:00Z, @-10m, an offset, A..B.

@@ -79,7 +79,11 @@ def _block_rows(data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
             yield {"what": "end", "position": row.pop("position"), **row}
         elif at < len(data):
             reason = getattr(found, "reason", "the bytes stop inside a block")
-            what = "damage" if getattr(found, "end", 0) or getattr(found, "is_certain", False) else "tail"
+            what = (
+                "damage"
+                if getattr(found, "end", 0) or getattr(found, "is_certain", False)
+                else "tail"
+            )
             yield {"what": what, "position": at, "size": len(data) - at, "note": reason}
         else:
             yield {"what": "open", "position": at, "note": "no end record"}
@@ -132,7 +136,9 @@ def verify(url: str, rebuild_index: bool, notes: bool, as_json_: bool) -> None:
                 as_json(dataclasses.asdict(finding))
             else:
                 place = f" at byte {finding.position}" if finding.position else ""
-                click.echo(f"{finding.level}: {finding.kind}{place}: {finding.message} {finding.url}")
+                click.echo(
+                    f"{finding.level}: {finding.kind}{place}: {finding.message} {finding.url}"
+                )
     summary = f"{counts['damage']} damaged, {counts['suspect']} suspect, {counts['note']} notes"
     click.echo(f"verified {stream.url}: {summary}", err=True)
     if counts["damage"]:

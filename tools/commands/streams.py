@@ -1,5 +1,7 @@
 """Commands about whole streams: create, ls, info, properties, truncate, retention, rm."""
 
+from typing import Any
+
 import click
 
 from filestream.errors import InvalidRequestError
@@ -37,9 +39,8 @@ def create(url: str, partition_duration: str, properties_: tuple[str, ...], as_j
 
     Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os.
     """
-    made = streams.create(
-        url, **{"partition_duration": partition_duration, **_changes(properties_)}
-    )
+    chosen: dict[str, Any] = {"partition_duration": partition_duration, **_changes(properties_)}
+    made = streams.create(url, **chosen)
     if as_json_:
         as_json({"url": made.url, "id": made.id, "generation": made.generation})
     else:
@@ -102,7 +103,9 @@ def info(url: str, as_json_: bool) -> None:
         facts["first event"] = format_timestamp(summary.first_timestamp_ms)
         facts["last event"] = format_timestamp(summary.last_timestamp_ms)
     shown = properties.for_people()
-    facts["acknowledged"] = f"{properties.acknowledgement}: survives {_SURVIVES[properties.acknowledgement]}"
+    facts["acknowledged"] = (
+        f"{properties.acknowledgement}: survives {_SURVIVES[properties.acknowledgement]}"
+    )
     facts |= {name: value for name, value in shown.items() if name != "acknowledgement"}
     print_facts(facts)
 
@@ -164,7 +167,9 @@ def retention(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
         if as_json_:
             as_json({"key": removal.key, "reason": removal.reason, "dry_run": dry_run})
         else:
-            click.echo(f"{'would remove' if dry_run else 'removed'} {removal.key} ({removal.reason})")
+            click.echo(
+                f"{'would remove' if dry_run else 'removed'} {removal.key} ({removal.reason})"
+            )
 
 
 @click.command()
