@@ -33,11 +33,7 @@ lint: setup typing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Type checkers read folders, not Python: lay out the shape of the installed package.
 typing: setup
-	@rm -rf build/typing && mkdir -p build/typing/filestream
-	@for entry in filestream/*; do ln -s ../../../$$entry build/typing/filestream/; done
-	@for floor in partitions consumers tools; do ln -s ../../../$$floor build/typing/filestream/; done
 	@$(BIN)/python tools/check_types.py $(BIN)
 
 check: lint test

@@ -10,6 +10,7 @@ from typing import Protocol
 
 __all__ = [
     "BLOCK_SIZE_BYTES_LIMIT",
+    "TIMESTAMP_MS_MAX",
     "Block",
     "Chunk",
     "Damaged",
@@ -20,6 +21,8 @@ __all__ = [
     "Mark",
 ]
 
+# Up to the end of the year 9999, so that every timestamp is also a date everywhere.
+TIMESTAMP_MS_MAX = 253_402_300_799_999
 # A reader refuses larger blocks before it allocates for them.
 BLOCK_SIZE_BYTES_LIMIT = 64 << 20
 

@@ -34,6 +34,7 @@ from typing import Final
 
 from filestream.blocks import (
     BLOCK_SIZE_BYTES_LIMIT,
+    TIMESTAMP_MS_MAX,
     Block,
     Chunk,
     Damaged,
@@ -137,7 +138,7 @@ def _check_schema(text: str) -> None:
     """Structure decides, not the text: names and extra attributes are free."""
     try:
         fields = [_shape(field) for field in json.loads(text)["fields"]]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnsupportedVersionError(f"unsupported schema. schema={text!r:.300}") from error
     if fields != _FIELDS:
         raise UnsupportedVersionError(f"unsupported schema. schema={text!r:.300}")
@@ -167,10 +168,9 @@ class E3Header:
         (timestamp_ms,) = _I64.unpack_from(data, at)
         if timestamp_ms == -1:
             return self._parse_end(data, at, position)
-        if timestamp_ms == 0:
-            return Damaged(position, "the place of a block is filled with zeros.")
-        if timestamp_ms < 0:
-            return Damaged(position, "a timestamp is negative.", is_certain=True)
+        if not 0 < timestamp_ms <= TIMESTAMP_MS_MAX:
+            reason = f"a timestamp is impossible. timestamp_ms={timestamp_ms}"
+            return Damaged(position, reason, is_certain=timestamp_ms < 0)
         try:
             found = read_signed(data, at + 8, stop)
         except CorruptDataError as error:
@@ -204,6 +204,8 @@ class E3Header:
         marks, at = _read_marks(data, at, stop)
         if min(event_count, first_ordinal, span_ms, raw_size) < 0:
             raise CorruptDataError("a block header holds a negative number.", position=position)
+        if timestamp_ms + span_ms > TIMESTAMP_MS_MAX:
+            raise CorruptDataError("a timestamp lies behind the year 9999.", position=position)
         if flags & COMPRESSED:
             data = decompress(self.properties.get("block.codec", ""), data[at:stop], raw_size)
             at, stop = 0, len(data)

@@ -14,12 +14,13 @@ the close time and is then unknown until the end is there) and default headers (
 """
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from filestream.blocks import Block, Damaged, End, Found, Incomplete
+from filestream.blocks import TIMESTAMP_MS_MAX, Block, Damaged, End, Found, Incomplete
 from filestream.codec import (
     EncodedEvent,
     decode_events,
@@ -49,6 +50,7 @@ _LENGTH_MAX: Final = 2**31 - 1
 _HEADER_SIZE_BYTES_LIMIT: Final = 1 << 20
 _UNIFORM: Final = "stream.uni.timestamp"
 _AT_CLOSE: Final = "close.timestamp"
+_NUMBER: Final = re.compile(r"[0-9]{1,15}")
 
 
 def encode_header(properties: Mapping[str, str]) -> bytes:
@@ -88,7 +90,7 @@ def parse_header(data: bytes) -> "CdapHeader | None":
         for name, value in found[0].items()
         if version == "E2" and name.startswith("event.")
     }
-    if uniform not in (None, _AT_CLOSE) and not str(uniform).lstrip("-").isdigit():
+    if uniform not in (None, _AT_CLOSE) and not _NUMBER.fullmatch(str(uniform)):
         raise CorruptDataError(f"the uniform timestamp is no number. value={uniform!r:.100}")
     return CdapHeader(properties, version, found[1], uniform, defaults)
 
@@ -105,7 +107,7 @@ def _check_schema(text: str | None) -> None:
             and headers_type["type"] == "map"
             and headers_type["values"] == ["string", "null"]
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnsupportedVersionError(f"unsupported schema. schema={text!r:.300}") from error
     if not is_known:
         raise UnsupportedVersionError(f"unsupported schema. schema={text!r:.300}")
@@ -159,6 +161,8 @@ class CdapHeader:
             return Incomplete(position, base + end)
         if self.uniform not in (None, _AT_CLOSE):
             timestamp_ms = int(str(self.uniform))
+        if timestamp_ms > TIMESTAMP_MS_MAX:
+            return Damaged(position, "a timestamp lies behind the year 9999.", is_certain=True)
         return self._block(data, start, end, position, base + end, timestamp_ms)
 
     def _block(

@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 OnCorrupt = Literal["raise", "skip"]
 
 _READ_SIZE_BYTES: Final = 1 << 20
-_HEAD_SIZE_BYTES: Final = 64 << 10
+_HEAD_SIZE_BYTES: Final = 4 << 10
 _TAIL_SIZE_BYTES: Final = 256
 _INDEX_SIZE_BYTES_MAX: Final = 64 << 20
-# The first bytes of a timestamp between 1970 and 2109, but not of a run of zeros.
-_TIMESTAMP: Final = re.compile(rb"(?=\0\0(?!\0{6})[\0-\3])|(?=\xff{8})")
+# The first bytes of a timestamp between 1970 and 9999, but not of a run of zeros.
+_TIMESTAMP: Final = re.compile(rb"(?=\0\0(?!\0{6})[\0-\xe6])|(?=\xff{8})")
 
 
 def parse_header(data: bytes) -> Header | None:
@@ -127,8 +127,12 @@ class SegmentReader:
         if self.is_over:
             return []
         try:
-            if self.header is None and not self._read_header(finished=finished):
+            if self.open_header() is None:
+                self._look_into_missing_header(finished=finished or self._limit is not None)
                 return []
+            assert self.header is not None
+            if self.position == 0:
+                self.position = self._cursor = self.header.size
             return self._read(finished=finished)
         except CorruptDataError as error:
             if error.url:
@@ -222,24 +226,16 @@ class SegmentReader:
         if entries:
             logger.warning("index is wrong and was ignored: %s", self.url)
 
-    def _read_header(self, *, finished: bool) -> bool:
-        if self.open_header() is None:
-            self._look_into_missing_header(finished=finished or self._limit is not None)
-            return False
-        assert self.header is not None
-        if self.position == 0:
-            self.position = self._cursor = self.header.size
-        return True
-
     def _look_into_missing_header(self, *, finished: bool) -> None:
         """The head is not whole: not there yet, torn at birth, or damaged since?"""
         size = self._storage.size(self.key)
         place = (0, size)
         if size and (finished or self._stuck == place):
-            tail = self._storage.read(self.key, max(0, size - _TAIL_SIZE_BYTES), _TAIL_SIZE_BYTES)
             # The index is created after the head was synced, the end record later still.
             index = f"{self.key.removesuffix('.dat')}.idx"
-            if eventfile.looks_sealed(tail) or self._storage.exists(index):
+            is_proven = self._has_sealed_shape() or self._storage.exists(index)
+            # Looked at once more: the writer may have finished the head in the meantime.
+            if is_proven and self.open_header() is None:
                 raise CorruptDataError("the file header is cut although blocks were written.")
         self._stuck = place
         if finished:
@@ -265,6 +261,8 @@ class SegmentReader:
                 if self._step_over(found, finished=finished):
                     continue
                 break
+            if blocks:
+                break
             if len(data) == size:
                 # The file goes on: take the rest of this block too, however large it is.
                 needed = found.needed - self._cursor if found.needed else 0
@@ -272,9 +270,8 @@ class SegmentReader:
                 if size <= len(data) and not self._chunks and not blocks:
                     size = len(data) + _READ_SIZE_BYTES
                 continue
-            if not blocks:
-                self._at_file_end(len(data), finished=finished)
-                break
+            self._at_file_end(found.position, finished=finished)
+            break
         return blocks
 
     def _take(self, data: bytes, blocks: list[Block]) -> End | Incomplete | Damaged:
@@ -283,7 +280,15 @@ class SegmentReader:
         assert header is not None
         base, at, stop = self._cursor, 0, len(data)
         while at < stop:
-            found = header.parse(data, at, base)
+            try:
+                found = header.parse(data, at, base)
+            except CorruptDataError as error:
+                # The checksum holds and the content does not: nobody wrote this by accident.
+                return Damaged(base + at, error.message, is_certain=True)
+            except UnsupportedVersionError:
+                if blocks:
+                    return Incomplete(base + at)
+                raise
             if isinstance(found, Block):
                 if self._chunks:
                     return Damaged(found.position, "a large event is interrupted.", is_certain=True)
@@ -306,29 +311,35 @@ class SegmentReader:
                 return found
         return Incomplete(self._cursor)
 
-    def _at_file_end(self, left: int, *, finished: bool) -> None:
-        """The bytes stop: wait, or see whether damage merely looks like the end."""
+    def _at_file_end(self, at: int, *, finished: bool) -> None:
+        """The bytes stop in or behind the block at ``at``: wait, or look for damage."""
         is_bounded = finished or self._limit is not None
+        size = self._storage.size(self.key)
+        end = size if self._limit is None else min(size, self._limit)
         # Looked into once it has stood still: a writer in the middle of a block is normal.
-        place = (self._cursor, left)
-        if left and (is_bounded or self._stuck == place):
+        place = (at, size)
+        if at < end and (is_bounded or self._stuck == place):
             reason = "a block claims more bytes than the file has."
-            if self._step_over(Damaged(self._cursor, reason), finished=finished):
+            if self._step_over(Damaged(at, reason), finished=finished) or self.is_over:
                 return
         self._stuck = place
         if is_bounded:
-            self.torn_bytes = left + (self._cursor - self.position)
+            self.torn_bytes = max(0, end - self.position)
             self.is_over = True
 
     def _step_over(self, damage: Damaged, *, finished: bool) -> bool:
         """Decide about bad bytes: raise, step over them (True), or leave them (False)."""
-        if self._is_whole_now(damage.position):
-            # The writer was in the middle of it: not seen whole in this look, whole in the next.
-            self.is_over = self._limit is not None
+        is_bounded = finished or self._limit is not None
+        if not damage.is_certain and self._became_whole(damage):
             return False
         behind = self._valid_position_behind(damage)
-        if behind is None and not damage.is_certain:
-            if finished or self._limit is not None:
+        # Blocks of another file fail the checksum too; but no torn write ends in an end record.
+        is_damage = behind is not None or damage.is_certain or self._has_sealed_shape()
+        # Asked again: the writer may have finished this block and written the one we found.
+        if is_damage and not damage.is_certain and self._became_whole(damage):
+            return False
+        if not is_damage:
+            if is_bounded:
                 self.torn_bytes = self._storage.size(self.key) - self.position
                 self.is_over = True
             return False
@@ -348,8 +359,11 @@ class SegmentReader:
         self.is_over = behind is None
         return behind is not None
 
-    def _is_whole_now(self, position: int) -> bool:
-        return isinstance(self._parse_at(position), (Block, Chunk, End)) and not self._chunks
+    def _became_whole(self, damage: Damaged) -> bool:
+        """Whether the writer was merely in the middle of it; then a bounded read ends here."""
+        is_whole = isinstance(self._parse_at(damage.position), (Block, Chunk, End))
+        self.is_over = is_whole and self._limit is not None
+        return is_whole
 
     def _parse_at(self, position: int) -> Found:
         """What stands at one position, read anew and with nothing behind it."""
@@ -366,6 +380,11 @@ class SegmentReader:
                 return found
             size = found.needed - position
 
+    def _has_sealed_shape(self) -> bool:
+        size = self._storage.size(self.key)
+        tail = self._storage.read(self.key, max(0, size - _TAIL_SIZE_BYTES), _TAIL_SIZE_BYTES)
+        return eventfile.looks_sealed(tail)
+
     def _valid_position_behind(self, damage: Damaged) -> int | None:
         """Where the next block or end record stands whose checksum holds; None: nowhere."""
         header = self.header
@@ -381,6 +400,7 @@ class SegmentReader:
             except (CorruptDataError, UnsupportedVersionError):
                 return start + at
             if isinstance(found, (Block, Chunk, End)):
+                # Reading can go on at a large event's first chunk only.
                 is_middle = isinstance(found, Chunk) and not found.is_first
                 if not is_middle or self._on_corrupt == "raise":
                     return start + at

@@ -54,7 +54,7 @@ class SegmentWriter:
 
     Raises:
         ConflictError: the segment exists: another process writes under this name.
-        UnavailableError: the store failed; what had been created was removed again.
+        UnavailableError: the store failed; a file without any byte was removed again.
     """
 
     def __init__(
@@ -86,9 +86,11 @@ class SegmentWriter:
             self._data.write_and_sync(head)
         except UnavailableError:
             # Nothing was promised about this file yet. Left behind, a full disk would collect
-            # one empty file for each attempt.
+            # one empty file for each attempt; but what a reader may have seen a byte of stays,
+            # because the next file of this name would have another head.
             self._data.close()
-            storage.delete(f"{key}.dat")
+            if storage.size(f"{key}.dat") == 0:
+                storage.delete(f"{key}.dat")
             raise
         self.position = len(head)
         self._indexed_position = -options.index_interval_bytes

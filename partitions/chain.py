@@ -66,7 +66,7 @@ class Chain:
         self._limit = limit
         self._start = start
         self._until = until
-        self._on_corrupt = on_corrupt
+        self._on_corrupt: OnCorrupt = on_corrupt
         self._reader: SegmentReader | None = None
         self._segment: Segment | None = None
         # The next segment to open has this sequence or a higher one.

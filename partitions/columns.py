@@ -195,10 +195,12 @@ def _place_column(
         f"{s.partition.generation:05d}/{s.partition.name}/{s.writer_id}.{s.sequence:06d}:"
         for s, _ in runs
     ]
-    places = pc.binary_join_element_wise(
-        found["position"].cast(pa.string()), found["index"].cast(pa.string()), "."
-    )
-    return pc.binary_join_element_wise(repeated(list(paths), pa.string()), places, "")
+    # By its registered name: the compute module makes its functions at run time.
+    join = pc.get_function("binary_join_element_wise")
+    dot, nothing = pa.scalar("."), pa.scalar("")
+    position, index = (found[part].cast(pa.string()) for part in ("position", "index"))
+    places = join.call([position, index, dot])
+    return join.call([repeated(list(paths), pa.string()), places, nothing])
 
 
 Rows = tuple[list[bytes], list[dict[str, str | None] | None] | None, list[int] | None]
@@ -214,7 +216,7 @@ def rows_of_table(table: object) -> Rows:
 
     if not hasattr(table, "__arrow_c_stream__"):
         raise InvalidRequestError(f"no Arrow data. type={type(table).__name__}")
-    rows = table if isinstance(table, pa.Table) else pa.table(table)
+    rows: pa.Table = table if isinstance(table, pa.Table) else pa.table(table)
     names = rows.column_names
     if "body" not in names or names.count("body") > 1:
         raise InvalidRequestError(f"the table needs one column 'body'. columns={names}")

@@ -14,6 +14,7 @@ taken gets an outcome, and leadership is handed on or given up. Nobody hangs.
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -77,6 +78,8 @@ class Drain:
         self._queued_size = 0
         self._leader: Work | _Background | None = None
         self._batch: list[Work] = []
+        # Done, and not yet told so: kept here so that an interrupt cannot lose it.
+        self._served: list[Work] = []
         self._closed: FilestreamError | None = None
 
     def run(self, work: Work) -> None:
@@ -185,9 +188,9 @@ class Drain:
             batch = self._batch
             size = 0
             while self._queue and (not batch or size + self._queue[0].size <= self._batch_size_max):
-                work = self._queue.popleft()
-                size += work.size
-                batch.append(work)
+                # In the batch before it leaves the queue: an interrupt in between loses nothing.
+                batch.append(self._queue[0])
+                size += self._queue.popleft().size
             self._queued_size -= size
         try:
             if batch:
@@ -201,66 +204,91 @@ class Drain:
         self._finish_batch()
 
     def _finish_batch(self) -> None:
+        """Hand over, then tell those who were served; may be called again after an interrupt."""
         with self._mutex:
-            batch, self._batch = self._batch, []
-            self._hand_over(batch)
-        self._wake(batch)
+            for work in self._batch:
+                work.is_done = True
+            self._served += self._batch
+            self._batch = []
+            self._hand_over()
+        self._wake_served()
 
-    def _hand_over(self, batch: Sequence[Work]) -> None:
+    def _hand_over(self) -> None:
         """Choose who leads next, and wake it; the mutex is held."""
         current = self._leader
-        for work in batch:
-            work.is_done = True
         if isinstance(current, Work) and not current.is_done and current in self._queue:
             return  # Its own work did not fit this batch: it goes on leading.
         self._leader = None
         for work in self._queue:
             if work.parked is not None:
                 self._leader = work
-                work.parked.release()
+                _release(work.parked)
                 return
         if self._queue:
             self._leader = _BACKGROUND
             self._wake_background()
 
-    def _wake(self, batch: Sequence[Work]) -> None:
+    def _wake_served(self) -> None:
         loops: dict[asyncio.AbstractEventLoop, list[Work]] = {}
-        for work in batch:
+        while self._served:
+            # Told first and forgotten then: after an interrupt it is told twice, not never.
+            try:
+                work = self._served[-1]
+            except IndexError:
+                break  # Another thread, after an interrupt of ours, was faster.
             if work.future is not None:
                 loops.setdefault(work.future.get_loop(), []).append(work)
-            elif work.parked is not None and work.parked.locked():
-                # Not locked: this work led the batch itself after it had been woken to do so.
-                work.parked.release()
+            elif work.parked is not None:
+                _release(work.parked)
+            with contextlib.suppress(ValueError):
+                self._served.remove(work)
         for loop, works in loops.items():
             # One wake-up of the event loop for the whole batch. A loop that was closed in the
             # meantime has nobody left to tell.
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, works)
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_resolve, works[::-1])
 
     def _abandon(self, work: Work) -> None:
         """The thread of ``work`` was interrupted or failed: leave no trace that could block."""
         with self._mutex:
-            if self._leader is not work:
-                if work in self._queue:
-                    self._queue.remove(work)
-                    self._queued_size -= work.size
-                return
-            batch, self._batch = self._batch, []
-            _fail(batch, UnavailableError("the thread that wrote was interrupted."))
             if work in self._queue:
                 self._queue.remove(work)
                 self._queued_size -= work.size
-            work.is_done = True
-            self._hand_over(batch)
-        self._wake(batch)
+            leads = self._leader is work
+            if leads:
+                _fail(self._batch, UnavailableError("the thread that wrote was interrupted."))
+                work.is_done = True
+        if leads:
+            self._finish_batch()
+        else:
+            self._wake_served()
+
+    def fail_background(self, error: FilestreamError) -> None:
+        """There is no background thread: what only it could have led has failed."""
+        with self._mutex:
+            if self._leader is not _BACKGROUND:
+                return
+            stranded = [work for work in self._queue if work.parked is None]
+            for work in stranded:
+                self._queue.remove(work)
+                self._queued_size -= work.size
+            self._batch += stranded
+            _fail(stranded, error)
+        self._finish_batch()
+
+
+def _release(parked: threading.Lock) -> None:
+    """Wake whoever is parked there; told twice is fine."""
+    with contextlib.suppress(RuntimeError):
+        parked.release()
 
 
 def _resolve(works: Sequence[Work]) -> None:
     """In the event loop: hand each task its outcome."""
     for work in works:
         assert work.future is not None
-        if work.future.cancelled():
-            continue
+        if work.future.done():
+            continue  # Cancelled, or told already.
         if work.error is not None:
             work.future.set_exception(work.error)
         else:

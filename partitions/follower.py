@@ -17,7 +17,7 @@ from filestream.errors import NotFoundError
 from filestream.partitions.catalog import Catalog, PartitionDirectory
 from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.filters import Interval, Piece, select
-from filestream.partitions.layout import STORE_KEY, Partition, Segment
+from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.positions import At, End, Position, Start
 from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
 from filestream.segment_reader import OnCorrupt
@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 _POLL_S_MIN: Final = 0.001
 _POLL_S_MAX: Final = 1.0
 _LISTING_SHARE: Final = 0.05
-_GENERATION_KEY: Final = f"{STORE_KEY}/generation"
 
 
 class _Followed:
@@ -58,7 +57,8 @@ class Follower:
         self._view = view
         self._clock = view.clock
         self._catalog = Catalog(view.storage)
-        self._on_corrupt = on_corrupt
+        self._generation_key = f"{view.store_key}/generation"
+        self._on_corrupt: OnCorrupt = on_corrupt
         self._interval = (
             Interval(from_ms=start.timestamp_ms) if isinstance(start, At) else Interval()
         )
@@ -150,7 +150,9 @@ class Follower:
         return chain
 
     def _news(self, chain_id: ChainId) -> Iterator[Piece]:
-        followed = self._chains[chain_id]
+        followed = self._chains.get(chain_id)
+        if followed is None:
+            return  # The stream was truncated in the middle of a round.
         interval = self._interval.both(self._view.alive)
         found = False
         try:
@@ -183,8 +185,8 @@ class Follower:
         del self._chains[chain_id]
 
     def _look_at_generation(self, now_s: float) -> None:
-        if _GENERATION_KEY in self._changed or now_s - self._checked_at_s >= _POLL_S_MAX:
-            self._changed.discard(_GENERATION_KEY)
+        if self._generation_key in self._changed or now_s - self._checked_at_s >= _POLL_S_MAX:
+            self._changed.discard(self._generation_key)
             self._checked_at_s = now_s
             if not self._view.generations.is_current(self._generation):
                 self._begin_generation()
@@ -204,7 +206,7 @@ class Follower:
     def _watch_top(self) -> None:
         if self._waker is not None:
             self._waker.watch("")
-            self._waker.watch(_GENERATION_KEY)
+            self._waker.watch(self._generation_key)
 
     def _discover(self) -> None:
         """List what may have new names in it."""

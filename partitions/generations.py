@@ -5,13 +5,14 @@ Truncation is that one step. Whoever holds files of an older generation finds ou
 nothing new or a file gone.
 """
 
-import json
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Final
 
 from filestream.coordination.base import Document, PropertyStore
-from filestream.errors import CorruptDataError, NotFoundError
+from filestream.documents import decode_document, encode_document
+from filestream.errors import ConflictError, CorruptDataError, NotFoundError
 
 __all__ = ["Generation", "Generations"]
 
@@ -55,18 +56,18 @@ class Generations:
         number, since_ms = self._parse(document)
         return Generation(number, document.version, since_ms)
 
+    def exists(self) -> bool:
+        """Whether the first document was written."""
+        return self._store.get(_NAME).version > 0
+
     def is_current(self, generation: Generation) -> bool:
         """Whether it still is; cheap enough for every acknowledgement."""
         return self._store.is_current(_NAME, generation.version)
 
     def begin(self, first: int, now_ms: int) -> None:
-        """Write the document of a new stream, or go past what an older one left behind."""
-
-        def change(before: Document) -> bytes:
-            number = max(first, self._parse(before)[0] + 1) if before.version else first
-            return _encode(number, now_ms)
-
-        self._store.update(_NAME, change)
+        """Write the first document of a stream; fine when another process was faster."""
+        with contextlib.suppress(ConflictError):
+            self._store.compare_and_set(_NAME, _encode(first, now_ms), version=0)
 
     def advance(self, now_ms: int) -> tuple[int, int]:
         """Start the next generation; returns the number before and the new one.
@@ -89,17 +90,12 @@ class Generations:
         return before, after
 
     def _parse(self, document: Document) -> tuple[int, int]:
-        try:
-            raw = json.loads(document.value)
-            number, since_ms = raw["generation"], raw["since_ms"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptDataError(
-                "the document of the generation is damaged.", url=self._url
-            ) from error
-        if not isinstance(number, int) or number < 1 or not isinstance(since_ms, int):
+        raw = decode_document(document.value, url=self._url)
+        number, since_ms = raw.get("generation"), raw.get("since_ms")
+        if not isinstance(number, int) or not 0 < number < 10**9 or not isinstance(since_ms, int):
             raise CorruptDataError("the document of the generation is damaged.", url=self._url)
         return number, since_ms
 
 
 def _encode(number: int, now_ms: int) -> bytes:
-    return json.dumps({"generation": number, "since_ms": now_ms}).encode()
+    return encode_document({"generation": number, "since_ms": now_ms})

@@ -9,6 +9,7 @@ Only the leader of the writer's drain calls this room, so nothing in it is locke
 and ``next_look_s`` alone may be asked by any thread, and answer as well as they can.
 """
 
+import contextlib
 import logging
 import random
 from bisect import bisect_right
@@ -17,13 +18,14 @@ from operator import gt
 from typing import Final
 
 from filestream import transforms
+from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
 from filestream.codec import EncodedEvent
 from filestream.errors import ConflictError, FilestreamError, UnavailableError
 from filestream.partitions.appended import AppendedOffsets, Run, divide
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
-from filestream.partitions.layout import TIMESTAMP_MS_MAX, Partition, Segment
+from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.rotation import SegmentAge, next_look_s, roll_reason
 from filestream.segment_writer import SegmentOptions, SegmentWriter
 from filestream.settings import StreamProperties
@@ -42,6 +44,10 @@ _LATENESS_MS_MAX: Final = 1000
 
 # Events of one call, and a timestamp for each; None for the clock's.
 Batch = tuple[Sequence[EncodedEvent], Sequence[int | None] | None]
+
+
+class _GenerationChangedError(Exception):
+    """Found out before a segment was created; never leaves this room."""
 
 
 class Lane:
@@ -88,9 +94,10 @@ class Lane:
         for _ in range(_REWRITES_MAX):
             if self._generation is None:
                 self._generation = self._generations.current()
-            appended = self._place(batches, self._generation)
-            if self._generations.is_current(self._generation):
-                return appended
+            with contextlib.suppress(_GenerationChangedError):
+                appended = self._place(batches, self._generation)
+                if self._generations.is_current(self._generation):
+                    return appended
             logger.info("generation changed, writing again: %s", self._storage.url)
             self.seal("generation")
             self._generation = None
@@ -103,11 +110,14 @@ class Lane:
         if self._file is not None:
             try:
                 self._file.flush()
-            finally:
-                self._abandon_poisoned(self._file)
+            except BaseException:
+                self.abandon()
+                raise
 
     def seal(self, reason: str) -> None:
         """End the open segment, if there is one; the next event begins another."""
+        # Level "memory": what cannot be written must be reported, so before anything is let go.
+        self.flush()
         file, self._file = self._file, None
         if file is None:
             return
@@ -221,8 +231,12 @@ class Lane:
                     file.commit()
                     uncommitted = 0
             file.commit()
-        finally:
-            self._abandon_poisoned(file)
+        except BaseException:
+            # Whatever it was, also an interrupt between two lines: what is in the file and what
+            # this writer believes of it may differ, so not one byte more goes there.
+            logger.warning("segment given up after a failed write: %s", file.url)
+            self.abandon()
+            raise
         self._age.appended_s = self._clock.monotonic_s()
         return runs
 
@@ -239,6 +253,9 @@ class Lane:
             if reason is None:
                 return file, segment
             self.seal(reason)
+        if self._generation is None or not self._generations.is_current(self._generation):
+            # Truncated or deleted: nothing is to be created there any more.
+            raise _GenerationChangedError
         segment = Segment(
             partition, self._writer_id, self._catalog.next_sequence(partition, self._writer_id)
         )
@@ -273,11 +290,6 @@ class Lane:
                 f"another process writes as {segment.writer_id!r}: give each its own writer_id. "
                 f"url={self._storage.url_of(segment.data_key)}"
             ) from error
-
-    def _abandon_poisoned(self, file: SegmentWriter) -> None:
-        if file.is_poisoned:
-            logger.warning("segment given up after a failed write: %s", file.url)
-            self.abandon()
 
 
 def _flatten(batches: Sequence[Batch], now_ms: int) -> tuple[list[EncodedEvent], list[int]]:

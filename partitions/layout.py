@@ -1,8 +1,8 @@
 """Names and paths of a stream: the only room that builds or parses them. Pure.
 
     <stream>/<generation %05d>/<start>.<duration>/<writer>.<sequence %06d>.{dat,idx}
-    <stream>/_stream/stream.json         what was fixed at creation; a stream exists when this does
-    <stream>/_stream/store/...           the embedded property store
+    <stream>/_stream/stream.json    what was fixed at creation; a stream exists when this does
+    <stream>/_stream/<id>/...       the embedded property store of the stream with this id
 
 Start and duration are seconds. Padding is for sorted listings only: readers take any width and
 compare numbers. Names are parsed from the right, so a writer's id may hold dots, and is compared whole:
@@ -19,8 +19,6 @@ from filestream.errors import InvalidRequestError
 
 __all__ = [
     "DESCRIPTION_KEY",
-    "STORE_KEY",
-    "TIMESTAMP_MS_MAX",
     "Offset",
     "Partition",
     "Segment",
@@ -28,24 +26,32 @@ __all__ = [
     "check_writer_id",
     "parse_generation",
     "parse_segment_file",
+    "store_key",
 ]
 
 DESCRIPTION_KEY: Final = "_stream/stream.json"
-STORE_KEY: Final = "_stream/store"
-
-# Up to the end of the year 9999, so that every timestamp is also a date everywhere.
-TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
+_STORE_PREFIX: Final = "_stream"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PARTITION: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,10})")
-_SEGMENT_FILE: Final = re.compile(r"(.+)\.([0-9]{1,15})\.(dat|idx)")
+_SEGMENT_FILE: Final = re.compile(r"(.+)\.([0-9]{1,9})\.(dat|idx)")
 _OFFSET: Final = re.compile(
-    r"([0-9]{1,9})/([0-9]{1,15}\.[0-9]{1,10})/([^/:]+)\.([0-9]{1,15}):([0-9]{1,18})\.([0-9]{1,10})"
+    r"([0-9]{1,9})/([0-9]{1,15}\.[0-9]{1,10})/([^/:]+)\.([0-9]{1,9}):([0-9]{1,18})\.([0-9]{1,10})"
 )
 
 
+def store_key(stream_id: str) -> str:
+    """Where the embedded property store lies.
+
+    It carries the stream's id, so that a stream that was deleted and created again shares
+    nothing with what went before: neither its generation nor its properties nor its claims.
+    """
+    return f"{_STORE_PREFIX}/{stream_id}"
+
+
 def _check_name(what: str, name: object) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith("."):
+    # Two dots would cut a range of positions in the middle of an offset.
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith(".") or ".." in name:
         raise InvalidRequestError(
             f"no {what}: {name!r:.100}. Use 1 to 128 letters, digits, '_', '-' and '.', "
             "beginning with a letter or digit"

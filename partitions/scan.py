@@ -49,7 +49,7 @@ class Scan:
         self._start: Position = parse_position(start, now_ms=now_ms)
         self._end: Position = parse_position(end, now_ms=now_ms)
         self._columns = check_columns(columns)
-        self._on_corrupt = on_corrupt
+        self._on_corrupt: OnCorrupt = on_corrupt
 
     @property
     def schema(self) -> "pa.Schema":

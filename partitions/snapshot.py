@@ -39,6 +39,7 @@ class StreamView:
     generations: Generations
     clock: Clock
     ttl_ms: int = 0
+    store_key: str = ""
 
     @property
     def alive(self) -> Interval:

@@ -4,18 +4,19 @@ What is fixed at creation stands in ``_stream/stream.json``, put there whole and
 exists when that file does. What changes stands in the property store that it names.
 """
 
-import json
+import contextlib
 import logging
 import os
 import random
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 from filestream.clock import Clock, SystemClock
 from filestream.coordination.base import Document, PropertyStore
 from filestream.coordination.open import open_property_store
+from filestream.documents import decode_document, encode_document
 from filestream.errors import (
     ConflictError,
     CorruptDataError,
@@ -26,7 +27,12 @@ from filestream.errors import (
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.event import Event
 from filestream.partitions.generations import Generations
-from filestream.partitions.layout import DESCRIPTION_KEY, STORE_KEY, check_stream_name
+from filestream.partitions.layout import (
+    DESCRIPTION_KEY,
+    check_stream_name,
+    parse_generation,
+    store_key,
+)
 from filestream.partitions.positions import PositionLike
 from filestream.partitions.retention import Removal, apply_retention
 from filestream.partitions.scan import Scan
@@ -38,7 +44,7 @@ from filestream.partitions.writer import StreamWriter
 from filestream.segment_reader import OnCorrupt
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
-from filestream.storage.open import normalise_url, open_storage
+from filestream.storage.open import open_storage
 
 __all__ = ["Stream", "Truncation", "create", "exists", "list_streams", "open"]
 
@@ -117,9 +123,10 @@ class Stream:
         Raises:
             InvalidRequestError: an unknown name, a bad value, or one that is fixed at creation.
         """
+        self._generations.current()  # Raises when the stream was deleted.
 
         def change(before: Document) -> bytes:
-            return json.dumps(self._parse_properties(before).changed(changes).to_json()).encode()
+            return encode_document(self._parse_properties(before).changed(changes).to_json())
 
         return self._parse_properties(self._store.update(_PROPERTIES, change))
 
@@ -245,22 +252,35 @@ class Stream:
         Raises:
             NotFoundError: there is none (any more).
         """
-        if not self._storage.exists(DESCRIPTION_KEY):
-            raise NotFoundError(f"there is no stream. url={self.url}")
+        if _read_description(self._storage).id != self.id:
+            raise NotFoundError(f"the stream was deleted, and another made. url={self.url}")
         # First it stops to exist for everybody, then the bytes go; if this dies half way, the
-        # next creation under this name begins behind the generations that are left.
+        # next creation under this name begins behind the generations that are left. Only what
+        # belongs to this stream is removed: another may be created while we are at it.
+        generations = Catalog(self._storage).generations()
         self._storage.delete(DESCRIPTION_KEY)
-        self._store.delete("generation")
-        self._storage.delete_tree("")
+        self._storage.delete_tree(store_key(self.id))
+        for generation in generations:
+            for key in Catalog(self._storage).generation_keys(generation):
+                self._storage.delete_tree(key)
+        for directory in ("_stream", ""):
+            self._storage.remove_if_empty(directory)
 
     def view(self) -> StreamView:
         """What readers of this package need of the stream."""
-        return StreamView(self._storage, self._generations, self._clock, self.properties.ttl_ms)
+        return StreamView(
+            self._storage,
+            self._generations,
+            self._clock,
+            ttl_ms=self.properties.ttl_ms,
+            store_key=store_key(self.id),
+        )
 
     def _parse_properties(self, document: Document) -> StreamProperties:
         if document.version == 0:
             return self._description.properties
-        return StreamProperties.from_json(_json(document.value, self.url), url=self.url)
+        raw = decode_document(document.value, url=self.url)
+        return StreamProperties.from_json(raw, url=self.url)
 
     def __repr__(self) -> str:
         return f"Stream({self.url!r})"
@@ -268,40 +288,51 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """What ``stream.json`` holds."""
+    """What ``stream.json`` holds.
+
+    Attributes:
+        first_generation: 1, or behind what a stream of this name left when it was deleted.
+    """
 
     id: str
     coordination: str
     created_at_ms: int
+    first_generation: int
     properties: StreamProperties
 
-    def to_json(self) -> bytes:
-        raw = {
-            "version": _VERSION,
-            "id": self.id,
-            "coordination": self.coordination,
-            "created_at_ms": self.created_at_ms,
-            "properties": self.properties.to_json(),
-        }
-        return json.dumps(raw, indent=1).encode()
+    def to_document(self) -> bytes:
+        return encode_document(
+            {
+                "version": _VERSION,
+                "id": self.id,
+                "coordination": self.coordination,
+                "created_at_ms": self.created_at_ms,
+                "first_generation": self.first_generation,
+                "properties": self.properties.to_json(),
+            }
+        )
 
     @classmethod
     def parse(cls, data: bytes, url: str) -> "_Description":
-        raw = _json(data, url)
-        if not isinstance(raw, dict) or not isinstance(raw.get("version"), int):
+        raw = decode_document(data, url=url)
+        version = raw.get("version")
+        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
             raise CorruptDataError("the stream's description is damaged.", url=url)
-        if raw["version"] > _VERSION:
+        if version > _VERSION:
             raise UnsupportedVersionError(
-                f"the stream was made by a later release: upgrade. version={raw['version']} url={url}"
+                f"the stream was made by a later release: upgrade. version={version} url={url}"
             )
         try:
+            identity = str(raw["id"])
+            check_stream_name(identity)
             return cls(
-                str(raw["id"]),
+                identity,
                 str(raw["coordination"]),
                 int(raw["created_at_ms"]),
+                int(raw["first_generation"]),
                 StreamProperties.from_json(raw["properties"], url=url),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise CorruptDataError("the stream's description is damaged.", url=url) from error
 
 
@@ -323,36 +354,54 @@ def create(
 
     Raises:
         ConflictError: there is a stream already.
-        InvalidRequestError: a bad URL, name or property, or a directory with other things in it.
+        InvalidRequestError: a bad URL, name or property, a directory with other things in it, or
+            a place inside another stream.
     """
     storage = open_storage(url)
-    check_stream_name(storage.url.rstrip("/").rpartition("/")[2])
+    _check_place(storage)
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
     made = StreamProperties.parse(properties)
     if storage.exists(DESCRIPTION_KEY):
         raise ConflictError(f"there is a stream already: open it. url={storage.url}")
     _refuse_foreign(storage)
-    identity = uuid.UUID(int=chance.getrandbits(128)).hex
-    description = _Description(identity, coordination, clock.now_ms(), made)
-    store = open_property_store(coordination, storage, STORE_KEY)
+    # Generations that a deletion left behind must not come back to life.
+    first = max(Catalog(storage).generations(), default=0) + 1
+    identity = f"{chance.getrandbits(128):032x}"
+    description = _Description(identity, coordination, clock.now_ms(), first, made)
+    store = open_property_store(coordination, storage, store_key(identity))
     try:
-        storage.put_if_absent(DESCRIPTION_KEY, description.to_json())
+        storage.put_if_absent(DESCRIPTION_KEY, description.to_document())
     except ConflictError as error:
         raise ConflictError(f"there is a stream already: open it. url={storage.url}") from error
-    # Generations that a deletion left behind must not come back to life.
-    left = Catalog(storage).generations()
-    generations = Generations(store, storage.url)
-    generations.begin(max(left, default=0) + 1, clock.now_ms())
+    Generations(store, storage.url).begin(first, clock.now_ms())
     logger.info("stream created", extra={"stream": storage.url})
     return Stream(storage, store, description, clock=clock, chance=chance)
 
 
+def _check_place(storage: Storage) -> None:
+    """A stream has a name, and does not lie inside another."""
+    *above, name = storage.url.rstrip("/").split("/")
+    if "%" in name:
+        name = unquote(name)
+    check_stream_name(name)
+    while len(above) > 3:
+        parent = "/".join(above)
+        if open_storage(parent).exists(DESCRIPTION_KEY):
+            raise InvalidRequestError(
+                f"this place lies inside another stream: choose one beside it. "
+                f"url={storage.url} stream={parent}"
+            )
+        above.pop()
+
+
 def _refuse_foreign(storage: Storage) -> None:
     """A directory that holds other things is no place for a stream: truncation would mix them."""
-    for entry in storage.list(""):
-        is_ours = entry.is_directory and (entry.name.isdigit() or entry.name == "_stream")
-        if not is_ours and not entry.name.startswith((".", "_")):
+    entries = list(storage.list(""))
+    has_remains = any(entry.name == "_stream" and entry.is_directory for entry in entries)
+    for entry in entries:
+        is_generation = entry.is_directory and parse_generation(entry.name) is not None
+        if not (has_remains and (is_generation or entry.name == "_stream")):
             raise InvalidRequestError(
                 f"the directory is not empty and no stream: choose another. "
                 f"url={storage.url} found={entry.name!r:.100}"
@@ -370,29 +419,42 @@ def open(
     Raises:
         NotFoundError: there is none.
         UnsupportedVersionError: it was made by a later release.
+        CorruptDataError: its description is damaged.
         InvalidRequestError: the URL names no place.
     """
     storage = open_storage(url)
+    description = _read_description(storage)
+    store = open_property_store(description.coordination, storage, store_key(description.id))
+    clock = clock or SystemClock()
+    chance = chance or random.SystemRandom()
+    stream = Stream(storage, store, description, clock=clock, chance=chance)
+    _finish_creation(storage, store, description, clock.now_ms())
+    return stream
+
+
+def _read_description(storage: Storage) -> _Description:
     try:
         data = storage.read(DESCRIPTION_KEY, 0, _DESCRIPTION_SIZE_MAX)
     except (NotFoundError, InvalidRequestError) as error:
         raise NotFoundError(
             f"there is no stream: create it, or mend the path. url={storage.url}"
         ) from error
-    description = _Description.parse(data, storage.url)
-    store = open_property_store(description.coordination, storage, STORE_KEY)
-    clock = clock or SystemClock()
-    chance = chance or random.SystemRandom()
-    stream = Stream(storage, store, description, clock=clock, chance=chance)
-    _heal(stream, storage, store, clock.now_ms())
-    return stream
+    return _Description.parse(data, storage.url)
 
 
-def _heal(stream: Stream, storage: Storage, store: PropertyStore, now_ms: int) -> None:
-    """Finish a creation that died between its two steps."""
-    if store.get("generation").version == 0:
-        left = Catalog(storage).generations()
-        Generations(store, stream.url).begin(max(left, default=0) + 1, now_ms)
+def _finish_creation(
+    storage: Storage, store: PropertyStore, description: _Description, now_ms: int
+) -> None:
+    """Do the second step of a creation that died after the first."""
+    generations = Generations(store, storage.url)
+    if generations.exists():
+        return
+    if any(g >= description.first_generation for g in Catalog(storage).generations()):
+        raise CorruptDataError(
+            "the document of the generation is missing although there are generations.",
+            url=storage.url,
+        )
+    generations.begin(description.first_generation, now_ms)
 
 
 def exists(url: str | os.PathLike[str]) -> bool:
@@ -402,16 +464,11 @@ def exists(url: str | os.PathLike[str]) -> bool:
 
 def list_streams(root: str | os.PathLike[str]) -> list[str]:
     """URLs of the streams directly below a directory, sorted; none when there is no directory."""
-    base = normalise_url(root)
-    storage = open_storage(base)
-    names = (entry.name for entry in storage.list("") if entry.is_directory)
-    return sorted(
-        f"{storage.url}/{name}" for name in names if storage.exists(f"{name}/{DESCRIPTION_KEY}")
-    )
-
-
-def _json(data: bytes, url: str) -> object:
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise CorruptDataError("a document of the stream is no JSON.", url=url) from error
+    storage = open_storage(root)
+    found = []
+    for entry in storage.list(""):
+        with contextlib.suppress(InvalidRequestError):
+            check_stream_name(entry.name)
+            if entry.is_directory and storage.exists(f"{entry.name}/{DESCRIPTION_KEY}"):
+                found.append(f"{storage.url}/{entry.name}")
+    return sorted(found)

@@ -15,15 +15,22 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
+from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
 from filestream.codec import EncodedEvent, encode_event
 from filestream.coordination.base import PropertyStore
-from filestream.errors import ConflictError, FencedError, FilestreamError, InvalidRequestError
+from filestream.errors import (
+    ConflictError,
+    FencedError,
+    FilestreamError,
+    InvalidRequestError,
+    UnavailableError,
+)
 from filestream.partitions.appended import AppendedOffsets
 from filestream.partitions.drain import Drain, Work
 from filestream.partitions.generations import Generations
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
-from filestream.partitions.layout import TIMESTAMP_MS_MAX, Offset, check_writer_id
+from filestream.partitions.layout import Offset, check_writer_id
 from filestream.settings import StreamProperties
 from filestream.storage.base import Lock, Storage
 
@@ -114,11 +121,12 @@ class StreamWriter:
         self._lost_count = 0
         self._lost_error: FilestreamError | None = None
         self._is_sealed = False
-        # Guards the three below and carries the thread's wake-ups.
+        # Guards the four below and carries the thread's wake-ups.
         self._wake = threading.Condition()
         self._background: threading.Thread | None = None
         self._is_closing = False
         self._is_closed = False
+        self._has_no_thread = False
         _writers.add(self)
 
     # -- appending ---------------------------------------------------------------------------
@@ -196,7 +204,7 @@ class StreamWriter:
             return len(event)
 
         if not self._drain.extend_last(extend):
-            self._drain.post(_Append([event], [stamp], len(event), is_loose=True))
+            self._post(_Append([event], [stamp], len(event), is_loose=True))
         if self._drain.queued_size > _QUEUE_SIZE_BYTES:
             self._drain.run(_Control("pass"))
 
@@ -325,7 +333,12 @@ class StreamWriter:
         timestamps_ms: Iterable[int] | int | None,
     ) -> _Append:
         encode = self._encode
-        encoded = [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in events]
+        try:
+            encoded = [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in events]
+        except TypeError as error:
+            raise InvalidRequestError(
+                f"events must be bodies, or pairs of body and headers. {error!s:.200}"
+            ) from error
         return _Append(encoded, self._stamps(timestamps_ms, len(encoded)), sum(map(len, encoded)))
 
     def _stamps(
@@ -333,8 +346,9 @@ class StreamWriter:
     ) -> list[int | None] | None:
         if timestamps_ms is None:
             return None
-        if isinstance(timestamps_ms, int):
-            return [self._check_timestamp(timestamps_ms)] * count
+        if not isinstance(timestamps_ms, Iterable):
+            same: list[int | None] = [self._check_timestamp(timestamps_ms)]
+            return same * count
         stamps: list[int | None] = [self._check_timestamp(stamp) for stamp in timestamps_ms]
         if len(stamps) != count:
             raise InvalidRequestError(
@@ -344,8 +358,16 @@ class StreamWriter:
 
     async def _run_async(self, work: Work) -> None:
         work.future = asyncio.get_running_loop().create_future()
-        self._drain.post(work)
+        self._post(work)
         await work.future
+
+    def _post(self, work: Work) -> None:
+        """Leave work to the background thread, which must be alive for that."""
+        self._drain.post(work)
+        if self._background is None or not self._background.is_alive():
+            self._wake_background()
+            if self._has_no_thread:
+                self._drain.fail_background(UnavailableError("no thread can be started."))
 
     # -- on the leader's thread --------------------------------------------------------------
 
@@ -383,39 +405,58 @@ class StreamWriter:
         else:
             for work, offsets in zip(works, appended, strict=True):
                 work.offsets = offsets
-            if self._background is None:
+            if self._background is None and not self._has_no_thread:
                 self._wake_background()  # A segment is open: somebody must roll it in time.
 
     def _control(self, what: str) -> None:
         if what == "look":
+            self._flush()
             self._lane.look()
         elif what == "roll":
+            self._flush()
             self._lane.seal("asked")
-        elif what in ("flush", "close"):
-            self._lane.flush()
-            if what == "close":
-                self._drain.close(InvalidRequestError(_CLOSED))
-                self._is_sealed = True
-                self._lane.seal("close")
+        elif what == "flush":
+            self._flush()
             self._report_lost()
+        elif what == "close":
+            # First nothing more comes in, whatever happens then.
+            self._drain.close(InvalidRequestError(_CLOSED))
+            self._is_sealed = True
+            self._flush()
+            self._lane.seal("close")
+            self._report_lost()
+
+    def _flush(self) -> None:
+        try:
+            self._lane.flush()
+        except FilestreamError as error:
+            self._lost_error = error
+            self._lost_count += 1
 
     def _report_lost(self) -> None:
         error, count = self._lost_error, self._lost_count
         self._lost_error, self._lost_count = None, 0
         if error is not None:
-            raise type(error)(f"events that nobody waited for failed. count={count} {error}")
+            raise type(error)(f"events were lost that nobody waited for. count={count} {error}")
 
     # -- the background thread ---------------------------------------------------------------
 
     def _wake_background(self) -> None:
         with self._wake:
-            if self._background is None:
-                self._background = threading.Thread(
+            if self._background is None or not self._background.is_alive():
+                background = threading.Thread(
                     target=self._run_background,
                     name=f"filestream-writer-{self.writer_id}",
                     daemon=True,
                 )
-                self._background.start()
+                try:
+                    background.start()
+                except RuntimeError as error:
+                    logger.warning("no thread can be started, so segments roll late: %s", error)
+                    self._has_no_thread = True
+                    return
+                self._has_no_thread = False
+                self._background = background
             self._wake.notify_all()
 
     def _run_background(self) -> None:

@@ -116,7 +116,7 @@ def _url(options: Mapping[str, str]) -> str:
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" in options:
         return check_columns(options["columns"].split(","))
-    wanted = set(_DEFAULT_COLUMNS)
+    wanted: set[str] = set(_DEFAULT_COLUMNS)
     if _flag(options, "includeHeaders", default=False):
         wanted.add("headers")
     if _flag(options, "includeMetadata", default=False):

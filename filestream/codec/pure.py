@@ -170,6 +170,7 @@ def read_headers(data: bytes, at: int, stop: int) -> tuple[dict[str, str | None]
         CorruptDataError: not a map of text to text or null.
     """
     headers: dict[str, str | None] = {}
+    total = 0
     while True:
         found = read_signed(data, at, stop)
         if found is None:
@@ -184,12 +185,14 @@ def read_headers(data: bytes, at: int, stop: int) -> tuple[dict[str, str | None]
         # A pair takes two bytes at least, so a lying count cannot make this loop long.
         if count > (stop - at) // 2:
             return None
-        if len(headers) + count > HEADERS_MAX:
+        total += count
+        if total > HEADERS_MAX:
             raise CorruptDataError("an event has too many headers.")
         for _ in range(count):
             if not (pair := _read_pair(data, at, stop)):
                 return None
             name, value, at = pair
+            headers.pop(name, None)
             headers[name] = value
 
 

@@ -187,6 +187,9 @@ class Storage(_Closing, ABC):
     def delete_tree(self, prefix: str) -> None:
         """Remove a directory with all below it; fine when there is none. Not atomic."""
 
+    def remove_if_empty(self, prefix: str) -> None:
+        """Remove a directory that holds nothing; for stores that know empty directories."""
+
     @abstractmethod
     def lock(self, key: str) -> Lock:
         """Hold a name exclusively among all processes of this storage.

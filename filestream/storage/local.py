@@ -31,6 +31,7 @@ __all__ = ["LocalStorage"]
 
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
+_DELETE_TRIES: Final = 10
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free space and go on",
     errno.EDQUOT: "the quota is used up: free space and go on",
@@ -157,11 +158,24 @@ class LocalStorage(Storage):
         """See ``Storage``."""
         path = self._path(prefix)
         with self._translated("delete", prefix):
-            try:
-                shutil.rmtree(path)
-            except FileNotFoundError:
-                return
+            for tries_left in reversed(range(_DELETE_TRIES)):
+                try:
+                    shutil.rmtree(path)
+                except FileNotFoundError:
+                    if not os.path.lexists(path):
+                        return
+                except OSError as error:
+                    # A writer that does not know yet may add a file while we remove.
+                    if error.errno != errno.ENOTEMPTY or not tries_left:
+                        raise
+                else:
+                    break
             _sync_directory(os.path.dirname(path))
+
+    def remove_if_empty(self, prefix: str) -> None:
+        """See ``Storage``."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path(prefix))
 
     def lock(self, key: str) -> Lock:
         """See ``Storage``."""
@@ -321,7 +335,9 @@ class _Inotify(Waker):
 
     def wait(self, timeout_s: float) -> Mapping[str, bool]:
         changed: dict[str, bool] = {}
-        ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
+        poll = select.poll()  # select() knows no descriptor above 1023.
+        poll.register(self._descriptor, select.POLLIN)
+        ready = poll.poll(timeout_s * 1000)
         while ready:
             try:
                 raw = os.read(self._descriptor, 65536)

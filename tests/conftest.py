@@ -1,0 +1,70 @@
+"""What all tests share: seeds that can be given back, Java for Spark, and the rule for skips."""
+
+import os
+import random
+import shutil
+
+import pytest
+
+REQUIRE_ALL = os.environ.get("FILESTREAM_REQUIRE_ALL") == "1"
+
+
+def pytest_configure(config):
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile(
+        "default",
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def require_all() -> bool:
+    """Whether what a user's machine may lack must be here."""
+    return REQUIRE_ALL
+
+
+@pytest.fixture
+def seed() -> int:
+    """Printed with a failing test; FILESTREAM_SEED gives it back."""
+    chosen = int(os.environ.get("FILESTREAM_SEED", random.SystemRandom().randrange(2**32)))
+    print(f"FILESTREAM_SEED={chosen}")
+    return chosen
+
+
+def missing(what: str) -> None:
+    """Skip because of something that this machine lacks; a failure where all is required."""
+    if REQUIRE_ALL:
+        pytest.fail(f"{what}, and FILESTREAM_REQUIRE_ALL=1")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """One local Spark for all tests."""
+    home = os.environ.get("JAVA_HOME")
+    if not (shutil.which(f"{home}/bin/java") if home else shutil.which("java")):
+        missing("no Java: set JAVA_HOME, or run the tests with make test")
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        missing("no PySpark: pip install 'filestream-engine[spark]'")
+    from filestream.consumers.spark.register import register
+
+    warehouse = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(warehouse))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    yield session
+    session.stop()

@@ -1,0 +1,197 @@
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from filestream.errors import ConflictError, InvalidRequestError, UnavailableError
+from filestream.storage.local import LocalStorage
+from filestream.storage.memory import MemoryStorage
+from filestream.storage.open import normalise_url, open_storage
+from filestream.testing.faults import FaultyStorage
+from filestream.testing.storage_suite import StorageSuite
+
+
+class TestLocalStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self, tmp_path: Path):
+        with LocalStorage(tmp_path / "root") as storage:
+            yield storage
+
+
+class TestMemoryStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self):
+        return MemoryStorage()
+
+
+class TestMemoryStorageBelow(StorageSuite):
+    @pytest.fixture
+    def storage(self):
+        return MemoryStorage().below("deep/down")
+
+
+class TestFaultyStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self):
+        return FaultyStorage()
+
+
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the system calls that make things durable, as they happen."""
+    calls: list[str] = []
+    for name in ("fsync", "fdatasync", "pwritev", "pwrite", "link"):
+        real = getattr(os, name)
+
+        def spy(*args, _real=real, _name=name, **kwargs):
+            calls.append(_name)
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, spy)
+    return calls
+
+
+def test_a_new_file_makes_every_new_directory_durable(tmp_path, monkeypatch):
+    storage = LocalStorage(tmp_path)
+    calls = traced(tmp_path, monkeypatch)
+
+    storage.create("a/b/c/file").close()
+
+    assert calls == ["fsync"] * 4  # one for each of a, b, c in its parent, one for the file in c
+
+
+def test_write_and_sync_reaches_the_disk_in_one_call(tmp_path, monkeypatch):
+    appender = LocalStorage(tmp_path).create("file")
+    calls = traced(tmp_path, monkeypatch)
+
+    appender.write_and_sync(b"data")
+
+    assert calls in (["pwritev"], ["pwrite", "fdatasync"])
+
+
+def test_write_and_sync_works_where_calls_cannot_be_fused(tmp_path, monkeypatch):
+    storage = LocalStorage(tmp_path)
+    appender = storage.create("file")
+
+    def refuse(*args):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "pwritev", refuse)
+    calls = traced(tmp_path, monkeypatch)
+    appender.write_and_sync(b"one")
+    appender.write_and_sync(b"two")
+
+    assert storage.read("file", 0, 10) == b"onetwo"
+    assert calls.count("fdatasync") == 2
+
+
+def test_a_short_write_is_a_failure(tmp_path, monkeypatch):
+    appender = LocalStorage(tmp_path).create("file")
+    monkeypatch.setattr(os, "pwritev", lambda fd, data, position, flags: 2)
+
+    with pytest.raises(UnavailableError, match="cut short"):
+        appender.write_and_sync(b"four")
+
+
+def test_put_if_absent_syncs_the_file_before_its_name(tmp_path, monkeypatch):
+    storage = LocalStorage(tmp_path)
+    calls = traced(tmp_path, monkeypatch)
+
+    storage.put_if_absent("file", b"data")
+
+    assert calls == ["pwrite", "fdatasync", "link", "fsync"]
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_says_what_to_do(tmp_path):
+    (tmp_path / "file").symlink_to("/dev/full")
+    storage = LocalStorage(tmp_path)
+
+    with pytest.raises(ConflictError):
+        storage.create("file")  # a link is never followed
+
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    from filestream.storage import local
+
+    appender = local._LocalAppender(descriptor, "file:///dev/full")
+    with pytest.raises(UnavailableError, match="free space"):
+        appender.write(b"data")
+    appender.close()
+
+
+def test_links_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path / "secret")
+    storage = LocalStorage(root)
+
+    with pytest.raises(InvalidRequestError):
+        storage.read("link", 0, 10)
+
+
+def test_a_lock_is_free_when_its_holder_is_killed(tmp_path):
+    code = textwrap.dedent(f"""
+        from filestream.storage.local import LocalStorage
+        lock = LocalStorage({str(tmp_path)!r}).lock("name")
+        print("held", flush=True)
+        input()
+    """)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"held\n"
+    storage = LocalStorage(tmp_path)
+
+    with pytest.raises(ConflictError):
+        storage.lock("name")
+    holder.kill()
+    holder.communicate()
+
+    storage.lock("name").close()
+
+
+def test_a_waker_tells_of_writes_and_of_new_names(tmp_path):
+    storage = LocalStorage(tmp_path)
+    appender = storage.create("d/file")
+    waker = storage.waker()
+    if waker is None:
+        pytest.skip("this system has no inotify")
+    assert waker.watch("d")
+    assert not waker.watch("missing")
+
+    assert waker.wait(0) == {}
+    appender.write(b"x")
+    assert waker.wait(5) == {"d": False}
+    storage.create("d/other").close()
+    assert waker.wait(5) == {"d": True}
+    waker.close()
+    waker.close()
+    appender.close()
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("/data/clicks", "file:///data/clicks"),
+        ("/data/clicks/", "file:///data/clicks"),
+        ("/data/../clicks", "file:///clicks"),
+        ("file:///data/my%20clicks", "file:///data/my%20clicks"),
+        ("file://localhost/data", "file:///data"),
+        ("memory://a/b/", "memory://a/b"),
+        (Path("/data/clicks"), "file:///data/clicks"),
+    ],
+)
+def test_urls_have_one_form(given, url):
+    assert normalise_url(given) == url
+
+
+@pytest.mark.parametrize(
+    "url", ["", "  ", "s3://bucket/x", "http://x/y", "file://host/x", "a\0b", 5]
+)
+def test_places_that_are_not_supported_are_refused(url):
+    with pytest.raises(InvalidRequestError):
+        open_storage(url)
