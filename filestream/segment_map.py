@@ -141,7 +141,8 @@ def _read_head(data: bytes, at: int, *, has_counts: bool) -> _Head | None:
         return _Head(0, 0, 0, False, True) if timestamp_ms == -1 or not has_counts else None
     try:
         found = read_signed(data, at + 8, len(data))
-        if found is None or not 0 < found[0] <= BLOCK_SIZE_BYTES_LIMIT:
+        limit = BLOCK_SIZE_BYTES_LIMIT if has_counts else 2**31
+        if found is None or not 0 < found[0] <= limit:
             return None
         length, content = found
         numbers: list[int] = []

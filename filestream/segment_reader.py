@@ -27,10 +27,15 @@ from filestream.blocks import (
     Incomplete,
 )
 from filestream.codec import decode_events
-from filestream.errors import CorruptDataError, NotFoundError, UnsupportedVersionError
+from filestream.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    UnsupportedVersionError,
+)
 from filestream.storage.base import Storage
 
-__all__ = ["OnCorrupt", "SegmentReader", "decode_block", "parse_header"]
+__all__ = ["OnCorrupt", "SegmentReader", "check_on_corrupt", "decode_block", "parse_header"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +47,19 @@ _TAIL_SIZE_BYTES: Final = 256
 _INDEX_SIZE_BYTES_MAX: Final = 64 << 20
 # The first bytes of a timestamp between 1970 and 9999, but not of a run of zeros.
 _TIMESTAMP: Final = re.compile(rb"(?=\0\0(?!\0{6})[\0-\xe6])|(?=\xff{8})")
+
+
+def check_on_corrupt(policy: object) -> OnCorrupt:
+    """The policy itself; a misspelt one must not lose data in silence.
+
+    Raises:
+        InvalidRequestError: neither ``"raise"`` nor ``"skip"``.
+    """
+    if policy == "raise":
+        return "raise"
+    if policy == "skip":
+        return "skip"
+    raise InvalidRequestError(f"on_corrupt must be 'raise' or 'skip'. on_corrupt={policy!r:.50}")
 
 
 def parse_header(data: bytes) -> Header | None:

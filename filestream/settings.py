@@ -11,7 +11,7 @@ from filestream.units import format_duration, format_size, parse_duration_ms, pa
 
 __all__ = ["StreamProperties"]
 
-Compression = Literal["none", "zstd", "lz4"]
+Compression = Literal["none", "zstd"]
 
 _DURATION_S_MAX: Final = 100 * 366 * 86400
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -38,7 +38,7 @@ class StreamProperties:
         segment_idle_ms_max: a segment without traffic for longer is sealed.
         acknowledgement: what a returned ``append`` survives: ``"disk"`` a power cut,
             ``"os"`` the death of the process, ``"memory"`` nothing.
-        compression: of blocks: ``"none"``, ``"zstd"`` or ``"lz4"``.
+        compression: of blocks: ``"none"`` or ``"zstd"``.
     """
 
     partition_duration_ms: int = 86_400_000

@@ -11,7 +11,9 @@ from filestream.errors import CorruptDataError, InvalidRequestError, Unsupported
 __all__ = ["CODECS", "FEATURES", "compress", "decompress", "file_properties"]
 
 # Name in stream settings -> (name in block.codec and in Arrow, name in requires).
-CODECS: Final = {"zstd": ("zstd", "zstd"), "lz4": ("lz4_raw", "lz4")}
+# lz4_raw of the format is not among them: Arrow's decoder does not tell how many bytes came out, so
+# a hostile file could have uninitialised memory delivered as an event.
+CODECS: Final = {"zstd": ("zstd", "zstd")}
 FEATURES: Final = frozenset(feature for _, feature in CODECS.values())
 _NAMES: Final = frozenset(name for name, _ in CODECS.values())
 

@@ -5,7 +5,8 @@ stream. Directories padded in another way than ours count as the same generation
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from filestream.partitions.layout import (
     Partition,
@@ -15,15 +16,30 @@ from filestream.partitions.layout import (
 )
 from filestream.storage.base import Storage
 
-__all__ = ["Catalog", "PartitionDirectory"]
+__all__ = ["Catalog", "PartitionDirectory", "Survey"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionDirectory:
-    """A partition, and the path under which it was listed."""
+    """A partition, and the paths under which it was listed: one, unless names were padded anew."""
 
     partition: Partition
-    key: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a partition's directory holds.
+
+    Attributes:
+        segments: those that have an event file, by writer and sequence.
+        problems: why not all of them can be believed.
+        missing: event files of which something else proves that they were there.
+    """
+
+    segments: list[Segment]
+    problems: list[str]
+    missing: list[str]
 
 
 class Catalog:
@@ -50,33 +66,42 @@ class Catalog:
 
     def partitions(self, generation: int) -> list[PartitionDirectory]:
         """Partitions of a generation, in the order of time."""
-        found = []
+        found: dict[Partition, list[str]] = {}
         for key in self.generation_keys(generation):
             for entry in self._storage.list(key):
                 partition = Partition.parse(generation, entry.name) if entry.is_directory else None
                 if partition is not None:
                     path = f"{key}/{entry.name}" if key else entry.name
-                    found.append(PartitionDirectory(partition, path))
-        return sorted(found)
+                    found.setdefault(partition, []).append(path)
+        return [PartitionDirectory(p, tuple(sorted(keys))) for p, keys in sorted(found.items())]
 
-    def segments(self, directory: PartitionDirectory) -> list[Segment]:
-        """Segments of a partition that have an event file, by writer and sequence."""
-        return sorted(s for s, suffix in self._files(directory) if suffix == "dat")
-
-    def indexes_alone(self, directory: PartitionDirectory) -> list[Segment]:
-        """Segments of which there is an index file only."""
+    def survey(self, directory: PartitionDirectory) -> "Survey":
+        """Segments of a partition, and what of them is missing or there twice."""
         files = list(self._files(directory))
-        with_data = {segment for segment, suffix in files if suffix == "dat"}
-        return sorted(s for s, suffix in files if suffix == "idx" and s not in with_data)
+        segments = sorted(segment for segment, suffix in files if suffix == "dat")
+        present = {(s.writer_id, s.sequence) for s in segments}
+        problems = [
+            f"two files claim one place: {segment.data_key}"
+            for before, segment in pairwise(segments)
+            if (before.writer_id, before.sequence) == (segment.writer_id, segment.sequence)
+        ]
+        # An index is created after its event file, so one alone proves a loss.
+        missing = {
+            segment.data_key
+            for segment, suffix in files
+            if suffix == "idx" and (segment.writer_id, segment.sequence) not in present
+        }
+        for segment in segments:
+            if segment.sequence and (segment.writer_id, segment.sequence - 1) not in present:
+                missing.add(replace(segment, sequence=segment.sequence - 1).data_key)
+        return Survey(segments, problems, sorted(missing))
 
     def next_sequence(self, partition: Partition, writer_id: str) -> int:
         """The sequence after the highest of exactly this writer; either suffix counts."""
-        directories = [PartitionDirectory(partition, partition.key)]
-        directories += [
-            d
-            for d in self.partitions(partition.generation)
-            if d.partition == partition and d.key != partition.key
-        ]
+        directories = [PartitionDirectory(partition, (partition.key,))]
+        if self.generation_keys(partition.generation) != [f"{partition.generation:05d}"]:
+            listed = self.partitions(partition.generation)
+            directories += [d for d in listed if d.partition == partition]
         taken = [
             segment.sequence
             for directory in directories
@@ -86,8 +111,9 @@ class Catalog:
         return max(taken, default=-1) + 1
 
     def _files(self, directory: PartitionDirectory) -> Iterable[tuple[Segment, str]]:
-        for entry in self._storage.list(directory.key):
-            if not entry.is_directory:
-                found = parse_segment_file(directory.partition, directory.key, entry.name)
-                if found is not None:
-                    yield found
+        for key in directory.keys:
+            for entry in self._storage.list(key):
+                if not entry.is_directory:
+                    found = parse_segment_file(directory.partition, key, entry.name)
+                    if found is not None:
+                        yield found

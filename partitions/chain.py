@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from filestream.errors import NotFoundError
-from filestream.partitions.filters import Piece
+from filestream.partitions.filters import Interval, Piece, select
 from filestream.partitions.layout import Partition, Segment
 from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
 
-__all__ = ["Chain", "ChainId", "Place"]
+__all__ = ["Chain", "ChainId", "Place", "place_at_time"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +44,6 @@ class Chain:
         storage: of the stream.
         segments: those known so far.
         start: begin there.
-        until: stop there (excluded); None never stops.
-        limit: size at which the last known segment is taken to end; None wherever it ends.
         on_corrupt: see ``SegmentReader``.
     """
 
@@ -55,17 +53,12 @@ class Chain:
         segments: Iterable[Segment],
         *,
         start: Place = Place(),
-        until: Place | None = None,
-        limit: int | None = None,
         on_corrupt: OnCorrupt = "raise",
     ) -> None:
         self._storage = storage
         self._segments = {segment.sequence: segment for segment in segments}
         self._last = max(self._segments, default=-1)
-        self._limited = self._last if limit is not None else -1
-        self._limit = limit
         self._start = start
-        self._until = until
         self._on_corrupt: OnCorrupt = on_corrupt
         self._reader: SegmentReader | None = None
         self._segment: Segment | None = None
@@ -109,10 +102,13 @@ class Chain:
             pieces = self._pieces(self._reader, finished=finished)
             if pieces:
                 return pieces
-            if not self._reader.is_over:
+            if not self._is_over():
                 return []
             self._leave()
         return []
+
+    def _is_over(self) -> bool:
+        return self._reader is not None and self._reader.is_over
 
     def skip_to_end(self) -> None:
         """Go behind everything that is there now, reading as little as possible."""
@@ -145,19 +141,12 @@ class Chain:
         if not known:
             return False
         sequence = min(known)
-        if self._until is not None and sequence > self._until.sequence:
-            return False
-        if sequence > self._next and self._next > self._start.sequence:
-            logger.warning(
-                "a segment is missing before %s", self._storage.url_of(self._segments[sequence].key)
-            )
         segment = self._segments[sequence]
         is_start = sequence == self._start.sequence
         self._reader = SegmentReader(
             self._storage,
             segment.data_key,
             position=self._start.position if is_start else 0,
-            limit=self._limit if sequence == self._limited else None,
             on_corrupt=self._on_corrupt,
         )
         self._segment = segment
@@ -177,33 +166,40 @@ class Chain:
             )
         self._reader = None
         self._next = self._segment.sequence + 1
-        if self._limited == self._segment.sequence:
-            self._last = -1
-            self._segments = {}
 
     def _pieces(self, reader: SegmentReader, *, finished: bool) -> list[Piece]:
         segment = self._segment
         assert segment is not None
         try:
             blocks = reader.read_blocks(finished=finished)
-        except NotFoundError as error:
-            raise NotFoundError(f"a segment is gone. {error}") from error
+        except NotFoundError:
+            if reader.header is not None:
+                raise
+            # A creation that failed before its first byte was undone; the name may come again.
+            del self._segments[segment.sequence]
+            self._last = max(self._segments, default=-1)
+            self._reader = None
+            return []
         pieces = []
         for block in blocks:
-            first, stop = 0, -1
+            first = 0
             if segment.sequence == self._start.sequence and block.position == self._start.position:
                 first = self._start.index
-            if self._until is not None and segment.sequence == self._until.sequence:
-                if block.position > self._until.position or (
-                    block.position == self._until.position and self._until.index <= first
-                ):
-                    break
-                if block.position == self._until.position:
-                    stop = self._until.index
-            pieces.append(Piece(segment, reader.url, block, first, stop))
-        if len(pieces) < len(blocks):
-            # The bound lies here: nothing behind it is wanted.
-            reader.is_over = True
-            self._segments = {}
-            self._last = -1
+            pieces.append(Piece(segment, reader.url, block, first, -1))
         return pieces
+
+
+def place_at_time(storage: Storage, segments: Iterable[Segment], from_ms: int) -> Place:
+    """The first event of a chain at or after a time, or the chain's end.
+
+    Found by reading up to it once; so what is appended later is delivered whatever its timestamp
+    says.
+    """
+    chain = Chain(storage, segments)
+    chain.seek_time(from_ms)
+    interval = Interval(from_ms=from_ms)
+    while pieces := chain.read():
+        for piece in pieces:
+            for chosen in select(piece, interval):
+                return Place(piece.segment.sequence, piece.block.position, chosen.first)
+    return chain.place

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from filestream.codec import ColumnDecoder
-from filestream.errors import CorruptDataError, InvalidRequestError
+from filestream.errors import CorruptDataError, FilestreamError, InvalidRequestError
 from filestream.partitions.filters import Piece
 from filestream.partitions.layout import Segment
 
@@ -42,7 +42,10 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
         return DEFAULT_COLUMNS
     if isinstance(columns, str):
         columns = [name.strip() for name in columns.split(",")]
-    wanted = tuple(columns)
+    try:
+        wanted = tuple(columns)
+    except TypeError as error:
+        raise InvalidRequestError(f"columns must be names. columns={columns!r:.100}") from error
     if wanted == ("*",):
         return ALL_COLUMNS
     unknown = [name for name in wanted if name not in ALL_COLUMNS]
@@ -89,20 +92,26 @@ def batches_of(
         CorruptDataError: a block cannot be decoded.
     """
     builder = _Builder(columns, rows_max, size_bytes_max)
-    for piece in pieces:
-        if piece.first == 0 and piece.stop < 0:
-            builder.add(piece)
-            if builder.is_full:
+    try:
+        for piece in pieces:
+            if piece.first == 0 and piece.stop < 0:
+                builder.add(piece)
+                if builder.is_full:
+                    yield builder.finish()
+                continue
+            # Part of a block: decoded whole, in a batch of its own, and sliced without a copy.
+            if builder.rows:
                 yield builder.finish()
-            continue
-        # Part of a block: decoded whole, in a batch of its own, and sliced without a copy.
+            builder.add(piece)
+            batch = builder.finish()
+            stop = piece.stop if piece.stop >= 0 else batch.num_rows
+            if piece.first < stop:
+                yield batch.slice(piece.first, stop - piece.first)
+    except FilestreamError:
+        # What came before the error is sound, and was not delivered yet.
         if builder.rows:
             yield builder.finish()
-        builder.add(piece)
-        batch = builder.finish()
-        stop = piece.stop if piece.stop >= 0 else batch.num_rows
-        if piece.first < stop:
-            yield batch.slice(piece.first, stop - piece.first)
+        raise
     if builder.rows:
         yield builder.finish()
 
@@ -216,29 +225,50 @@ def rows_of_table(table: object) -> Rows:
 
     if not hasattr(table, "__arrow_c_stream__"):
         raise InvalidRequestError(f"no Arrow data. type={type(table).__name__}")
-    rows: pa.Table = table if isinstance(table, pa.Table) else pa.table(table)
+    try:
+        rows: pa.Table = table if isinstance(table, pa.Table) else pa.table(table)
+    except Exception as error:
+        # Whatever a foreign __arrow_c_stream__ raises.
+        raise InvalidRequestError(f"no Arrow table. {error!s:.200}") from error
     names = rows.column_names
-    if "body" not in names or names.count("body") > 1:
-        raise InvalidRequestError(f"the table needs one column 'body'. columns={names}")
+    if "body" not in names or len(set(names)) != len(names):
+        raise InvalidRequestError(
+            f"the table needs a column 'body', each name once. columns={names}"
+        )
     try:
         bodies = rows["body"].cast(pa.binary() if rows.nbytes < 2**31 else pa.large_binary())
         headers = None
         if "headers" in names:
+            kind = rows["headers"].type
+            if not (pa.types.is_map(kind) or pa.types.is_struct(kind) or pa.types.is_null(kind)):
+                raise TypeError(f"headers are {kind}")
             headers = [_header_row(row) for row in rows["headers"].to_pylist()]
-        stamps = None
-        if "timestamp" in names:
-            column = rows["timestamp"]
-            if not pa.types.is_integer(column.type):
-                column = column.cast(pa.timestamp("ms"), safe=False)
-            stamps = column.cast(pa.int64()).to_pylist()
+        stamps = _milliseconds(rows["timestamp"]) if "timestamp" in names else None
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         raise InvalidRequestError(
             "columns must be body: binary or string; headers: map or struct of strings; "
             f"timestamp: timestamp or integer milliseconds. {error!s:.200}"
         ) from error
-    if bodies.null_count or (stamps is not None and None in stamps):
+    known = None if stamps is None else [stamp for stamp in stamps if stamp is not None]
+    if bodies.null_count or (stamps is not None and known is not None and len(known) < len(stamps)):
         raise InvalidRequestError("body and timestamp must not be null.")
-    return bodies.to_pylist(), headers, stamps
+    return bodies.to_pylist(), headers, known
+
+
+def _milliseconds(column: "pa.ChunkedArray") -> list[int | None]:
+    import pyarrow as pa
+
+    kind = column.type
+    values: list[int | None] = column.cast(pa.int64()).to_pylist()
+    if pa.types.is_integer(kind):
+        return values
+    if not pa.types.is_timestamp(kind):
+        raise TypeError(f"timestamp is {kind}")
+    # In Python's numbers, which do not wrap round.
+    if kind.unit == "s":
+        return [value * 1000 if value is not None else value for value in values]
+    per_ms = {"ms": 1, "us": 1000, "ns": 1_000_000}[kind.unit]
+    return [value // per_ms if value is not None else value for value in values]
 
 
 def _header_row(row: object) -> dict[str, str | None] | None:

@@ -42,17 +42,17 @@ class Piece(NamedTuple):
     stop: int
 
 
-def select(piece: Piece, interval: Interval) -> Piece | None:
-    """What of a piece lies in an interval; None when nothing does."""
+def select(piece: Piece, interval: Interval) -> tuple[Piece, ...]:
+    """What of a piece lies in an interval: one piece, or none."""
     block = piece.block
     first_ms, last_ms = block.timestamp_ms, block.timestamp_ms + block.span_ms
     if first_ms >= interval.from_ms and last_ms < interval.until_ms:
-        return piece
+        return (piece,)
     if last_ms < interval.from_ms or first_ms >= interval.until_ms:
-        return None
+        return ()
     stamps = [first_ms + delta for delta, _, _ in decode_block(block, piece.url)]
     first = max(piece.first, bisect_left(stamps, interval.from_ms))
     stop = bisect_left(stamps, interval.until_ms)
     if piece.stop >= 0:
         stop = min(stop, piece.stop)
-    return piece._replace(first=first, stop=stop) if first < stop else None
+    return (piece._replace(first=first, stop=stop),) if first < stop else ()

@@ -13,14 +13,15 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from filestream.errors import NotFoundError
+from filestream.errors import FencedError, NotFoundError
 from filestream.partitions.catalog import Catalog, PartitionDirectory
-from filestream.partitions.chain import Chain, ChainId, Place
+from filestream.partitions.chain import Chain, ChainId, Place, place_at_time
 from filestream.partitions.filters import Interval, Piece, select
-from filestream.partitions.layout import Partition, Segment
+from filestream.partitions.layout import Offset, Partition, Segment
+from filestream.partitions.merge import Source
 from filestream.partitions.positions import At, End, Position, Start
-from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
-from filestream.segment_reader import OnCorrupt
+from filestream.partitions.snapshot import Bounds, StreamView, segments_of, take_snapshot
+from filestream.segment_reader import OnCorrupt, check_on_corrupt
 from filestream.storage.base import Waker
 
 __all__ = ["Follower"]
@@ -58,7 +59,7 @@ class Follower:
         self._clock = view.clock
         self._catalog = Catalog(view.storage)
         self._generation_key = f"{view.store_key}/generation"
-        self._on_corrupt: OnCorrupt = on_corrupt
+        self._on_corrupt: OnCorrupt = check_on_corrupt(on_corrupt)
         self._interval = (
             Interval(from_ms=start.timestamp_ms) if isinstance(start, At) else Interval()
         )
@@ -72,35 +73,32 @@ class Follower:
         # Watches first, then the listing: what happens in between is seen by both.
         self._generation = view.generations.current()
         self._watch_top()
-        snapshot = take_snapshot(view)
+        snapshot = take_snapshot(view, on_corrupt=on_corrupt)
         self._generation = snapshot.generation
         bounds = Bounds(snapshot, start, End())
         for chain_id, segments in snapshot.chains.items():
-            cut = bounds.cut(chain_id)
-            chain = Chain(view.storage, segments, on_corrupt=on_corrupt)
-            if cut is None or isinstance(start, End):
-                chain.skip_to_end()
-            elif cut.start != Place():
-                chain = Chain(view.storage, segments, start=cut.start, on_corrupt=on_corrupt)
-            elif (
-                not isinstance(start, Start) and cut.interval.from_ms > chain_id.partition.start_ms
-            ):
-                chain = self._from_time(segments, cut.interval.from_ms)
+            chain = self._chain_from(bounds, chain_id, segments)
             self._chains[chain_id] = _Followed(chain)
         self._discover()
 
-    def round(self) -> Iterator[list[Iterator[Piece]]]:
+    def round(self) -> Iterator[list[Source]]:
         """For each partition with something to look at, what is new in each of its chains."""
         now_s = self._clock.monotonic_s()
         self._look_at_generation(now_s)
         if now_s >= self._list_at_s:
-            self._discover()
+            try:
+                self._discover()
+            except FencedError:
+                self._begin_generation()
         due: dict[Partition, list[ChainId]] = {}
         for chain_id, followed in self._chains.items():
             if followed.chain.is_open and followed.look_at_s <= now_s:
                 due.setdefault(chain_id.partition, []).append(chain_id)
         for partition in sorted(due):
-            yield [self._news(chain_id) for chain_id in sorted(due[partition])]
+            yield [
+                Source(partition.start_ms, (chain_id.writer_id, 0), self._news(chain_id))
+                for chain_id in sorted(due[partition])
+            ]
 
     def wait_s(self) -> float:
         """How long nothing needs to be looked at, unless ``fileno`` becomes readable."""
@@ -131,22 +129,24 @@ class Follower:
         if waker is not None:
             waker.close()
 
-    def _from_time(self, segments: list[Segment], from_ms: int) -> Chain:
-        """A chain that begins with its first event at or after a time.
-
-        Found by reading once up to it, so that what is appended later is delivered whatever its
-        timestamp says.
-        """
-        chain = Chain(self._view.storage, segments, on_corrupt=self._on_corrupt)
-        chain.seek_time(from_ms)
-        interval = Interval(from_ms=from_ms)
-        while pieces := chain.read():
-            for piece in pieces:
-                chosen = select(piece, interval)
-                if chosen is not None:
-                    start = Place(piece.segment.sequence, piece.block.position, chosen.first)
-                    storage, on_corrupt = self._view.storage, self._on_corrupt
-                    return Chain(storage, segments, start=start, on_corrupt=on_corrupt)
+    def _chain_from(self, bounds: Bounds, chain_id: ChainId, segments: list[Segment]) -> Chain:
+        """A chain that begins where the tail does."""
+        storage, on_corrupt = self._view.storage, self._on_corrupt
+        start = bounds.start
+        if isinstance(start, Start):
+            return Chain(storage, segments, on_corrupt=on_corrupt)
+        if isinstance(start, Offset):
+            if chain_id == ChainId(start.partition, start.writer_id):
+                place = Place(start.sequence, start.position, start.index)
+                return Chain(storage, segments, start=place, on_corrupt=on_corrupt)
+            from_ms = bounds.start_ms + (chain_id.writer_id < start.writer_id)
+        else:
+            from_ms = start.timestamp_ms if isinstance(start, At) else 1 << 62
+        if from_ms < chain_id.partition.end_ms:
+            place = place_at_time(storage, segments, from_ms)
+            return Chain(storage, segments, start=place, on_corrupt=on_corrupt)
+        chain = Chain(storage, segments, on_corrupt=on_corrupt)
+        chain.skip_to_end()
         return chain
 
     def _news(self, chain_id: ChainId) -> Iterator[Piece]:
@@ -159,9 +159,7 @@ class Follower:
             while pieces := followed.chain.read():
                 found = True
                 for piece in pieces:
-                    chosen = select(piece, interval)
-                    if chosen is not None:
-                        yield chosen
+                    yield from select(piece, interval)
         except NotFoundError as error:
             self._lose(chain_id, error)
             return
@@ -215,10 +213,10 @@ class Follower:
             if self._waker is not None and key:
                 self._waker.watch(key)
         for directory in self._catalog.partitions(self._generation.number):
-            if directory.key not in self._directories:
-                self._directories[directory.key] = directory
-                if self._waker is not None:
-                    self._waker.watch(directory.key)
+            for key in directory.keys:
+                if key not in self._directories and self._waker is not None:
+                    self._waker.watch(key)
+                self._directories[key] = directory
             self._list(directory)
         now_s = self._clock.monotonic_s()
         pause_s = _POLL_S_MAX if self._waker is not None else _POLL_S_MIN * 10
@@ -227,7 +225,7 @@ class Follower:
     def _list(self, directory: PartitionDirectory) -> None:
         if self._interval.is_disjoint(directory.partition.start_ms, directory.partition.end_ms):
             return
-        for segment in self._catalog.segments(directory):
+        for segment in segments_of(self._view, self._generation, directory, self._on_corrupt):
             chain_id = ChainId(directory.partition, segment.writer_id)
             followed = self._chains.get(chain_id)
             if followed is None:
@@ -248,7 +246,7 @@ class Follower:
                     self._list_at_s = 0.0
                 continue
             if has_names:
-                self._list(directory)
+                self._list_at_s = 0.0
             for chain_id, followed in self._chains.items():
                 if chain_id.partition == directory.partition:
                     followed.look_at_s = 0.0

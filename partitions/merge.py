@@ -1,18 +1,33 @@
-"""Pieces of many chains in one order: by (timestamp, writer, sequence, position, index). Pure.
+"""Pieces of many files in one order: by (timestamp, writer, sequence, position, index). Pure.
 
-Within a chain the order is that of the file, whatever the timestamps say; between chains the
-timestamps decide, and the writer's id where they are equal. The same files always give the same
-order.
+Within a source the order is its own; between sources the timestamps decide, and where they are equal
+the writer and the sequence. The same files always give the same order.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from filestream.partitions.event import Event
 from filestream.partitions.filters import Piece
 from filestream.segment_reader import decode_block
 
-__all__ = ["events_of", "merge_events", "merge_pieces"]
+__all__ = ["Source", "events_of", "merge_events", "merge_pieces"]
+
+Item = TypeVar("Item", Event, Piece)
+
+
+class Source(NamedTuple):
+    """Pieces in an order of their own.
+
+    Attributes:
+        first_ms: no event is older; until the merge gets there, the source is not touched.
+        order: decides between sources at equal times; no two sources share it.
+    """
+
+    first_ms: int
+    order: tuple[str, int]
+    pieces: Iterator[Piece]
 
 
 def events_of(piece: Piece) -> Sequence[Event]:
@@ -32,27 +47,39 @@ def events_of(piece: Piece) -> Sequence[Event]:
     return events[first : stop if stop >= 0 else None]
 
 
-def merge_events(chains: Sequence[Iterable[Piece]]) -> Iterator[Event]:
-    """Events of several chains, each one's pieces given in its own order."""
-    if len(chains) == 1:
-        for piece in chains[0]:
-            yield from events_of(piece)
+def merge_events(sources: Sequence[Source]) -> Iterator[Event]:
+    """Events of several sources."""
+    return _merge([(s, _events(s.pieces)) for s in sources], lambda event: event.timestamp_ms)
+
+
+def merge_pieces(sources: Sequence[Source]) -> Iterator[Piece]:
+    """Whole pieces of several sources, in the order of their first events."""
+    return _merge([(s, s.pieces) for s in sources], lambda piece: piece.block.timestamp_ms)
+
+
+def _events(pieces: Iterator[Piece]) -> Iterator[Event]:
+    for piece in pieces:
+        yield from events_of(piece)
+
+
+def _merge(
+    sources: Sequence[tuple[Source, Iterator[Item]]], time_of: Callable[[Item], int]
+) -> Iterator[Item]:
+    if len(sources) == 1:
+        yield from sources[0][1]
         return
-    sources = [(event for piece in chain for event in events_of(piece)) for chain in chains]
-    yield from heapq.merge(*sources, key=_event_key)
-
-
-def merge_pieces(chains: Sequence[Iterable[Piece]]) -> Iterator[Piece]:
-    """Whole pieces of several chains in the order of their first events."""
-    if len(chains) == 1:
-        yield from chains[0]
-        return
-    yield from heapq.merge(*chains, key=_piece_key)
-
-
-def _event_key(event: Event) -> tuple[int, str]:
-    return event.timestamp_ms, event.segment.writer_id
-
-
-def _piece_key(piece: Piece) -> tuple[int, str]:
-    return piece.block.timestamp_ms, piece.segment.writer_id
+    # The head of a source that was not touched yet is None, and its time a lower bound.
+    heap: list[tuple[int, tuple[str, int], list[Any]]] = [
+        (source.first_ms, source.order, [None, items]) for source, items in sources
+    ]
+    heapq.heapify(heap)
+    while heap:
+        _, order, cell = heap[0]
+        head, items = cell
+        if head is not None:
+            yield head
+        head = cell[0] = next(items, None)
+        if head is None:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (time_of(head), order, cell))

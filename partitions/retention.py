@@ -55,7 +55,7 @@ def apply_retention(
     if properties.ttl_ms:
         for directory in catalog.partitions(current.number):
             if directory.partition.end_ms < now_ms - properties.ttl_ms:
-                removals.append(Removal(directory.key, "expired"))
+                removals += [Removal(key, "expired") for key in directory.keys]
     for removal in removals:
         if not dry_run:
             storage.delete_tree(removal.key)

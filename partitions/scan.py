@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from filestream.partitions.columns import batches_of, check_columns, schema_of
 from filestream.partitions.event import Event
 from filestream.partitions.filters import ALWAYS, Interval, Piece
-from filestream.partitions.merge import merge_events, merge_pieces
+from filestream.partitions.merge import Source, merge_events, merge_pieces
 from filestream.partitions.positions import At, Position, PositionLike, parse_position
-from filestream.partitions.snapshot import Bounds, StreamView, pieces_between, take_snapshot
-from filestream.segment_reader import OnCorrupt
+from filestream.partitions.snapshot import Bounds, StreamView, sources_between, take_snapshot
+from filestream.segment_reader import OnCorrupt, check_on_corrupt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class Scan:
         self._start: Position = parse_position(start, now_ms=now_ms)
         self._end: Position = parse_position(end, now_ms=now_ms)
         self._columns = check_columns(columns)
-        self._on_corrupt: OnCorrupt = on_corrupt
+        self._on_corrupt: OnCorrupt = check_on_corrupt(on_corrupt)
 
     @property
     def schema(self) -> "pa.Schema":
@@ -95,19 +95,18 @@ class Scan:
         for sources in self._sources():
             yield from merge_pieces(sources)
 
-    def _sources(self) -> Iterator[list[Iterator[Piece]]]:
-        """For each partition, in the order of time, the pieces of its chains."""
+    def _sources(self) -> Iterator[list[Source]]:
+        """For each partition, in the order of time, the pieces of its segments."""
         interval = ALWAYS
         # Positions in time say which partitions to look at; others need the whole listing.
         if isinstance(self._start, At):
             interval = interval.both(Interval(from_ms=self._start.timestamp_ms))
         if isinstance(self._end, At):
             interval = interval.both(Interval(until_ms=self._end.timestamp_ms))
-        snapshot = take_snapshot(self._view, interval.both(self._view.alive))
+        snapshot = take_snapshot(self._view, interval.both(self._view.alive), self._on_corrupt)
         bounds = Bounds(snapshot, self._start, self._end)
-        for partition in snapshot.partitions():
-            chains = snapshot.in_partition(partition)
-            sources = pieces_between(snapshot, bounds, chains, self._on_corrupt)
+        for segments in snapshot.by_partition().values():
+            sources = sources_between(snapshot, bounds, segments, self._on_corrupt)
             if sources:
                 yield sources
 

@@ -5,6 +5,8 @@ snapshot ends, so they end even while writers go on. A position that names an ev
 chains at its place in the merged order: (timestamp, writer, sequence, position, index).
 """
 
+import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,17 +20,27 @@ from filestream.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from filestream.partitions.catalog import Catalog
-from filestream.partitions.chain import Chain, ChainId, Place
+from filestream.partitions.catalog import Catalog, PartitionDirectory
+from filestream.partitions.chain import ChainId
 from filestream.partitions.filters import ALWAYS, Interval, Piece, select
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Offset, Partition, Segment
-from filestream.partitions.merge import events_of
+from filestream.partitions.merge import Source, events_of
 from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
 
-__all__ = ["Bounds", "Cut", "Snapshot", "StreamView", "pieces_between", "take_snapshot"]
+__all__ = [
+    "Bounds",
+    "Cut",
+    "Snapshot",
+    "StreamView",
+    "segments_of",
+    "sources_between",
+    "take_snapshot",
+]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Chains of one generation, with the size of each one's last segment.
+    """Segments of one generation, and the size of those that may grow.
 
     Attributes:
         chains: segments by chain, ascending.
@@ -77,32 +89,53 @@ class Snapshot:
     view: StreamView
     generation: Generation
     chains: dict[ChainId, list[Segment]] = field(default_factory=dict)
-    limits: dict[ChainId, int] = field(default_factory=dict)
+    limits: dict[Segment, int] = field(default_factory=dict)
 
     def partitions(self) -> list[Partition]:
         """Partitions with segments, in the order of time."""
         return sorted({chain.partition for chain in self.chains})
 
-    def in_partition(self, partition: Partition) -> list[ChainId]:
-        """Chains of one partition, by writer."""
-        return sorted(chain for chain in self.chains if chain.partition == partition)
-
-    def open_chain(self, chain_id: ChainId, cut: "Cut", on_corrupt: OnCorrupt) -> Chain:
-        """The chain between two places, ending with the snapshot."""
-        chain = Chain(
-            self.view.storage,
-            self.chains[chain_id],
-            start=cut.start,
-            until=cut.until,
-            limit=self.limits[chain_id],
-            on_corrupt=on_corrupt,
-        )
-        if cut.start == Place() and cut.interval.from_ms > chain_id.partition.start_ms:
-            chain.seek_time(cut.interval.from_ms)
-        return chain
+    def by_partition(self) -> dict[Partition, list[Segment]]:
+        """Segments of each partition, in the order of time, then of writer and sequence."""
+        found: dict[Partition, list[Segment]] = {}
+        for chain in sorted(self.chains):
+            found.setdefault(chain.partition, []).extend(self.chains[chain])
+        return found
 
 
-def take_snapshot(view: StreamView, interval: Interval = ALWAYS) -> Snapshot:
+def segments_of(
+    view: StreamView,
+    generation: Generation,
+    directory: PartitionDirectory,
+    on_corrupt: OnCorrupt = "raise",
+) -> list[Segment]:
+    """Segments of a partition; none is missing, or it is said.
+
+    Raises:
+        CorruptDataError: an event file is missing, or two claim one place.
+        FencedError: because the stream was truncated meanwhile.
+    """
+    catalog = Catalog(view.storage)
+    survey = catalog.survey(directory)
+    if survey.problems or survey.missing:
+        # Once more: a listing that ran beside a creation may show the later file alone.
+        survey = catalog.survey(directory)
+    if not survey.problems and not survey.missing:
+        return survey.segments
+    reason = (survey.problems or [f"an event file is missing: {survey.missing[0]}"])[0]
+    failure = view.explain_missing(generation, NotFoundError(reason), directory.partition)
+    if failure is not None and (on_corrupt == "raise" or isinstance(failure, FencedError)):
+        raise failure
+    logger.warning("going on without what is missing: %s %s", reason, view.storage.url)
+    seen: dict[tuple[str, int], Segment] = {}
+    for segment in survey.segments:
+        seen.setdefault((segment.writer_id, segment.sequence), segment)
+    return sorted(seen.values())
+
+
+def take_snapshot(
+    view: StreamView, interval: Interval = ALWAYS, on_corrupt: OnCorrupt = "raise"
+) -> Snapshot:
     """Look at what is there now.
 
     Args:
@@ -115,78 +148,144 @@ def take_snapshot(view: StreamView, interval: Interval = ALWAYS) -> Snapshot:
         partition = directory.partition
         if interval.is_disjoint(partition.start_ms, partition.end_ms):
             continue
-        for segment in catalog.segments(directory):
+        for segment in segments_of(view, generation, directory, on_corrupt):
             chain = ChainId(partition, segment.writer_id)
             snapshot.chains.setdefault(chain, []).append(segment)
     for chain, segments in snapshot.chains.items():
         segments.sort(key=lambda segment: segment.sequence)
         try:
-            snapshot.limits[chain] = view.storage.size(segments[-1].data_key)
+            snapshot.limits[segments[-1]] = view.storage.size(segments[-1].data_key)
         except NotFoundError as error:
             if failure := view.explain_missing(generation, error, chain.partition):
                 raise failure from error
-            snapshot.limits[chain] = 0
+            snapshot.limits[segments[-1]] = 0
     return snapshot
 
 
 class Cut(NamedTuple):
-    """What of one chain is wanted."""
+    """What of one segment is wanted: from a place, to a place, in an interval of time.
 
-    start: Place
-    until: Place | None
+    Attributes:
+        until: block position and index of the first event not wanted; None for no such bound.
+    """
+
+    start_position: int
+    start_index: int
+    until: tuple[int, int] | None
     interval: Interval
 
 
 class Bounds:
-    """Both ends of a read, as a cut of each chain.
+    """Both ends of a read, as a cut of each segment.
 
     Args:
         snapshot: what is there.
         start: included.
         end: excluded.
 
+    Attributes:
+        start, end: as given, with "the last n" resolved to the event where they begin.
+        start_ms: time of the event that ``start`` names, if it names one.
+
     Raises:
         FencedError: an offset of a generation that was truncated.
         NotFoundError: an offset of a segment that is not there.
         InvalidRequestError: an offset that is no block's start.
+        CorruptDataError: the block that an offset names is damaged.
     """
 
     def __init__(self, snapshot: Snapshot, start: Position, end: Position) -> None:
-        self._snapshot = snapshot
+        self._alive = snapshot.view.alive
         self.start = _resolved(snapshot, start)
         self.end = _resolved(snapshot, end)
-        self._start_ms = _time_of(snapshot, self.start)
+        self.start_ms = _time_of(snapshot, self.start)
         self._end_ms = _time_of(snapshot, self.end)
         self.is_empty = isinstance(self.start, End) or isinstance(self.end, Start)
 
-    def cut(self, chain: ChainId) -> Cut | None:
-        """What of this chain lies between the ends; None when nothing does."""
+    def cut(self, segment: Segment) -> Cut | None:
+        """What of a segment lies between the ends; None when nothing does."""
         if self.is_empty:
             return None
-        from_ms, until_ms = ALWAYS
-        first, until = Place(), None
+        from_ms, until_ms = self._alive
+        position, index, until = 0, 0, None
+        order = (segment.partition, segment.writer_id, segment.sequence)
         if isinstance(self.start, At):
-            from_ms = self.start.timestamp_ms
+            from_ms = max(from_ms, self.start.timestamp_ms)
         elif isinstance(self.start, Offset):
-            if _chain_of(self.start) == chain:
-                first = Place(self.start.sequence, self.start.position, self.start.index)
+            named = (self.start.partition, self.start.writer_id, self.start.sequence)
+            if order == named:
+                position, index = self.start.position, self.start.index
             else:
-                from_ms = self._start_ms + (chain.writer_id < self.start.writer_id)
+                from_ms = max(from_ms, self.start_ms + (order[1:] < named[1:]))
         if isinstance(self.end, At):
             until_ms = self.end.timestamp_ms
         elif isinstance(self.end, Offset):
-            if _chain_of(self.end) == chain:
-                until = Place(self.end.sequence, self.end.position, self.end.index)
+            named = (self.end.partition, self.end.writer_id, self.end.sequence)
+            if order == named:
+                until = (self.end.position, self.end.index)
             else:
-                until_ms = self._end_ms + (chain.writer_id < self.end.writer_id)
+                until_ms = self._end_ms + (order[1:] < named[1:])
         interval = Interval(from_ms, until_ms)
-        if interval.is_disjoint(chain.partition.start_ms, chain.partition.end_ms):
+        if interval.is_disjoint(segment.partition.start_ms, segment.partition.end_ms):
             return None
-        return Cut(first, until, interval.both(self._snapshot.view.alive))
+        return Cut(position, index, until, interval)
 
 
-def _chain_of(offset: Offset) -> ChainId:
-    return ChainId(offset.partition, offset.writer_id)
+def sources_between(
+    snapshot: Snapshot, bounds: Bounds, segments: Sequence[Segment], on_corrupt: OnCorrupt
+) -> list[Source]:
+    """For each segment that has something in the bounds, its pieces."""
+    wanted = [(segment, cut) for segment in segments if (cut := bounds.cut(segment)) is not None]
+    found = []
+    for segment, cut in wanted:
+        # With one source there is nothing to merge, and no first time to look up.
+        first_ms = _first_time(snapshot, segment) if len(wanted) > 1 else 0
+        order = (segment.writer_id, segment.sequence)
+        found.append(Source(first_ms, order, _pieces_of(snapshot, segment, cut, on_corrupt)))
+    return found
+
+
+def _first_time(snapshot: Snapshot, segment: Segment) -> int:
+    """Time of the first block; a bad value costs order only, because the block is checked later."""
+    reader = SegmentReader(snapshot.view.storage, segment.data_key)
+    with contextlib.suppress(FilestreamError):
+        header = reader.open_header()
+        if header is not None:
+            head = snapshot.view.storage.read(segment.data_key, header.size, 8)
+            stamp = int.from_bytes(head, "big", signed=True)
+            if segment.partition.start_ms <= stamp < segment.partition.end_ms:
+                return stamp
+    return segment.partition.start_ms
+
+
+def _pieces_of(
+    snapshot: Snapshot, segment: Segment, cut: Cut, on_corrupt: OnCorrupt
+) -> Iterator[Piece]:
+    view = snapshot.view
+    reader = SegmentReader(
+        view.storage,
+        segment.data_key,
+        position=cut.start_position,
+        limit=snapshot.limits.get(segment),
+        on_corrupt=on_corrupt,
+    )
+    try:
+        if not cut.start_position and cut.interval.from_ms > segment.partition.start_ms:
+            footer = reader.footer()
+            if footer is not None and footer.last_timestamp_ms < cut.interval.from_ms:
+                return
+            reader.seek_time(cut.interval.from_ms)
+        while blocks := reader.read_blocks(finished=True):
+            for block in blocks:
+                first = cut.start_index if block.position == cut.start_position else 0
+                if cut.until is not None and (block.position, first) >= cut.until:
+                    return
+                is_last = cut.until is not None and block.position == cut.until[0]
+                stop = cut.until[1] if is_last and cut.until is not None else -1
+                yield from select(Piece(segment, reader.url, block, first, stop), cut.interval)
+    except NotFoundError as error:
+        if failure := view.explain_missing(snapshot.generation, error, segment.partition):
+            raise failure from error
 
 
 def _resolved(snapshot: Snapshot, position: Position) -> Position:
@@ -205,7 +304,7 @@ def _time_of(snapshot: Snapshot, position: Position) -> int:
             f"the offset lies in a generation that was truncated: begin with 'start'. "
             f"offset={position} current={current}"
         )
-    segments = snapshot.chains.get(_chain_of(position), [])
+    segments = snapshot.chains.get(ChainId(position.partition, position.writer_id), [])
     segment = next((s for s in segments if s.sequence == position.sequence), None)
     if segment is None:
         raise NotFoundError(
@@ -218,6 +317,10 @@ def _time_of(snapshot: Snapshot, position: Position) -> int:
         footer = reader.footer()
         if footer is not None and position.position == footer.position:
             return footer.last_timestamp_ms
+        # Either nobody ever wrote a block there, or it is damaged: reading up to it tells.
+        for walked in _newest_pieces(snapshot.view.storage, segment, None, 1 << 62):
+            if walked.block.position >= position.position:
+                break
         raise InvalidRequestError(f"no block begins at this offset. offset={position}")
     events = events_of(Piece(segment, reader.url, block, 0, -1))
     return events[min(position.index, len(events) - 1)].timestamp_ms
@@ -230,7 +333,7 @@ def _last_events(snapshot: Snapshot, count: int) -> Position:
     found: list[tuple[int, str, Offset]] = []
     for partition in reversed(snapshot.partitions()):
         here: list[tuple[int, str, Offset]] = []
-        for chain in snapshot.in_partition(partition):
+        for chain in sorted(c for c in snapshot.chains if c.partition == partition):
             here += _chain_tail(snapshot, chain, count)
         # A later partition is later in every event, so its events come first.
         found = sorted(here)[-(count - len(found)) :] + found
@@ -242,22 +345,19 @@ def _last_events(snapshot: Snapshot, count: int) -> Position:
 def _chain_tail(
     snapshot: Snapshot, chain: ChainId, count: int
 ) -> Iterable[tuple[int, str, Offset]]:
-    tail: deque[tuple[int, str, Offset]] = deque()
+    """The newest events of a chain, at least so many; segments need not follow in time."""
+    tail: list[tuple[int, str, Offset]] = []
     alive = snapshot.view.alive
-    segments = snapshot.chains[chain]
-    for segment in reversed(segments):
-        limit = snapshot.limits[chain] if segment is segments[-1] else None
-        wanted = count - len(tail)
-        newest: deque[tuple[int, str, Offset]] = deque(maxlen=wanted)
-        for piece in _newest_pieces(snapshot.view.storage, segment, limit, wanted):
+    for segment in snapshot.chains[chain]:
+        limit = snapshot.limits.get(segment)
+        newest: deque[tuple[int, str, Offset]] = deque(maxlen=count)
+        for piece in _newest_pieces(snapshot.view.storage, segment, limit, count):
             newest.extend(
                 (event.timestamp_ms, chain.writer_id, event.offset)
                 for event in events_of(piece)
                 if event.timestamp_ms >= alive.from_ms
             )
-        tail.extendleft(reversed(newest))
-        if len(tail) >= count:
-            break
+        tail = sorted([*tail, *newest])[-count:]
     return tail
 
 
@@ -280,31 +380,3 @@ def _newest_pieces(
     while blocks := reader.read_blocks(finished=True):
         for block in blocks:
             yield Piece(segment, reader.url, block, 0, -1)
-
-
-def pieces_between(
-    snapshot: Snapshot, bounds: Bounds, chain_ids: Sequence[ChainId], on_corrupt: OnCorrupt
-) -> list[Iterator[Piece]]:
-    """For each chain that has something in the bounds, its pieces one after the other."""
-    found = []
-    for chain_id in chain_ids:
-        cut = bounds.cut(chain_id)
-        if cut is not None:
-            found.append(_pieces_of(snapshot, chain_id, cut, on_corrupt))
-    return found
-
-
-def _pieces_of(
-    snapshot: Snapshot, chain_id: ChainId, cut: Cut, on_corrupt: OnCorrupt
-) -> Iterator[Piece]:
-    view = snapshot.view
-    try:
-        chain = snapshot.open_chain(chain_id, cut, on_corrupt)
-        while pieces := chain.read():
-            for piece in pieces:
-                chosen = select(piece, cut.interval)
-                if chosen is not None:
-                    yield chosen
-    except NotFoundError as error:
-        if failure := view.explain_missing(snapshot.generation, error, chain_id.partition):
-            raise failure from error

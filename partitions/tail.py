@@ -1,7 +1,8 @@
 """A live read: what is there from a position on, and then whatever comes. For threads and tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
@@ -9,7 +10,7 @@ from filestream.clock import Clock
 from filestream.partitions.columns import batches_of, check_columns
 from filestream.partitions.event import Event
 from filestream.partitions.follower import Follower
-from filestream.partitions.merge import merge_events, merge_pieces
+from filestream.partitions.merge import Source, merge_events, merge_pieces
 from filestream.partitions.positions import PositionLike, parse_position
 from filestream.partitions.snapshot import StreamView
 from filestream.segment_reader import OnCorrupt
@@ -48,94 +49,125 @@ class Tail:
         position = parse_position(start, now_ms=view.clock.now_ms())
         self._follower = Follower(view, position, on_corrupt=on_corrupt)
         self._is_closed = False
-        self._events = self._endless_events()
+        self._quiet_since_s = self._clock.monotonic_s()
+        # What was read and not yet handed out; all faces take from here, so that leaving one and
+        # going on with another loses nothing.
+        self._sources: Iterator[list[Source]] = iter(())
+        self._has_begun = False
+        self._events: deque[Event] = deque()
+        self._news: Iterator[Event] = iter(())
+        self._batches: deque[pa.RecordBatch] = deque()
 
     def __iter__(self) -> Iterator[Event]:
         return self
 
     def __next__(self) -> Event:
-        return next(self._events)
+        while not self._events:
+            if self._is_closed or (not self._read_events(1) and not self._wait()):
+                raise StopIteration
+        return self._events.popleft()
 
     def batches(
         self, columns: Sequence[str] | None = None, *, rows: int = 65_536
     ) -> "Iterator[pa.RecordBatch]":
         """The same as record batches of what has come, never empty ones.
 
+        Use either these or the events of one tail, not both in turn.
+
         Raises:
             CorruptDataError: damage.
             NotFoundError: the stream was deleted.
         """
         wanted = check_columns(columns)
-        quiet_since_s = self._clock.monotonic_s()
         while not self._is_closed:
-            for sources in self._follower.round():
-                for batch in batches_of(merge_pieces(sources), wanted, rows_max=rows):
-                    quiet_since_s = self._clock.monotonic_s()
-                    yield batch
-            if not self._wait(quiet_since_s):
+            if self._batches or self._read_batches(wanted, rows):
+                yield self._batches.popleft()
+            elif not self._wait():
                 return
-
-    def _endless_events(self) -> Iterator[Event]:
-        quiet_since_s = self._clock.monotonic_s()
-        while not self._is_closed:
-            for sources in self._follower.round():
-                for event in merge_events(sources):
-                    quiet_since_s = self._clock.monotonic_s()
-                    yield event
-            if not self._wait(quiet_since_s):
-                return
-
-    def _wait(self, quiet_since_s: float) -> bool:
-        wait_s = self._wait_s(quiet_since_s)
-        if wait_s is None:
-            return False
-        self._follower.wait(wait_s)
-        return True
-
-    def _wait_s(self, quiet_since_s: float) -> float | None:
-        """How long to wait for more; None when the time is up."""
-        wait_s = self._follower.wait_s()
-        if self._timeout_s is None:
-            return wait_s
-        left_s = quiet_since_s + self._timeout_s - self._clock.monotonic_s()
-        return min(wait_s, left_s) if left_s > 0 else None
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        async for events in self._strides():
-            for event in events:
-                yield event
+        while not self._is_closed:
+            if self._events:
+                yield self._events.popleft()
+            # Files are read on a thread, so that a slow disk does not stop the event loop.
+            elif not await self._on_thread(lambda: self._read_events(_STRIDE)) and (
+                not await self._wait_async()
+            ):
+                return
 
     async def batches_async(
         self, columns: Sequence[str] | None = None, *, rows: int = 65_536
     ) -> "AsyncIterator[pa.RecordBatch]":
         """``batches`` for tasks."""
         wanted = check_columns(columns)
-        quiet_since_s = self._clock.monotonic_s()
         while not self._is_closed:
-            news = (
-                batch
-                for sources in self._follower.round()
-                for batch in batches_of(merge_pieces(sources), wanted, rows_max=rows)
-            )
-            while (batch := await asyncio.to_thread(next, news, None)) is not None:
-                quiet_since_s = self._clock.monotonic_s()
-                yield batch
-            if not await self._wait_async(quiet_since_s):
+            if self._batches:
+                yield self._batches.popleft()
+            elif not await self._on_thread(lambda: self._read_batches(wanted, rows)) and (
+                not await self._wait_async()
+            ):
                 return
 
-    async def _strides(self) -> AsyncIterator[list[Event]]:
-        quiet_since_s = self._clock.monotonic_s()
-        while not self._is_closed:
-            news = (event for sources in self._follower.round() for event in merge_events(sources))
-            # Files are read on a thread, so that a slow disk does not stop the event loop.
-            while events := await asyncio.to_thread(lambda n: list(islice(n, _STRIDE)), news):
-                quiet_since_s = self._clock.monotonic_s()
-                yield events
-            if not await self._wait_async(quiet_since_s):
-                return
+    def _read_events(self, count: int) -> bool:
+        """Take up to so many events that are there now; False when there are none."""
+        for event in islice(self._news, count):
+            self._events.append(event)
+        while not self._events:
+            sources = self._next_sources()
+            if sources is None:
+                return False
+            self._news = merge_events(sources)
+            for event in islice(self._news, count):
+                self._events.append(event)
+        self._quiet_since_s = self._clock.monotonic_s()
+        return True
 
-    async def _wait_async(self, quiet_since_s: float) -> bool:
-        wait_s = self._wait_s(quiet_since_s)
+    def _read_batches(self, columns: Sequence[str], rows: int) -> bool:
+        while not self._batches:
+            sources = self._next_sources()
+            if sources is None:
+                return False
+            self._batches.extend(batches_of(merge_pieces(sources), columns, rows_max=rows))
+        self._quiet_since_s = self._clock.monotonic_s()
+        return True
+
+    def _next_sources(self) -> list[Source] | None:
+        """The next partition with something to look at; None at the end of a round."""
+        sources = next(self._sources, None)
+        if sources is None and not self._has_begun:
+            self._sources = self._follower.round()
+            self._has_begun = True
+            sources = next(self._sources, None)
+        if sources is None:
+            self._has_begun = False
+        return sources
+
+    async def _on_thread(self, read: Callable[[], bool]) -> bool:
+        # Shielded: a cancelled task must not leave a thread that reads on behind its back.
+        reading = asyncio.ensure_future(asyncio.to_thread(read))
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            await asyncio.wait([reading])
+            raise
+
+    def _wait(self) -> bool:
+        wait_s = self._wait_s()
+        if wait_s is None:
+            return False
+        self._follower.wait(wait_s)
+        return True
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for more; None when the time is up."""
+        wait_s = self._follower.wait_s()
+        if self._timeout_s is None:
+            return wait_s
+        left_s = self._quiet_since_s + self._timeout_s - self._clock.monotonic_s()
+        return min(wait_s, left_s) if left_s > 0 else None
+
+    async def _wait_async(self) -> bool:
+        wait_s = self._wait_s()
         if wait_s is None:
             return False
         descriptor = self._follower.fileno()

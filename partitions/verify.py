@@ -28,6 +28,7 @@ __all__ = ["Finding", "Level", "verify", "verify_segment"]
 Level = Literal["damage", "suspect", "note"]
 
 _INDEX_INTERVAL_BYTES: Final = 256 << 10
+_LOOKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,15 @@ def verify(
     catalog = Catalog(storage)
     generation = view.generations.current()
     for directory in catalog.partitions(generation.number):
-        segments = catalog.segments(directory)
-        yield from _gaps(storage, segments)
-        for orphan in catalog.indexes_alone(directory):
+        survey = catalog.survey(directory)
+        segments = survey.segments
+        for key in survey.missing:
             yield Finding(
-                "damage", "missing event file", storage.url_of(orphan.data_key), 0, 0,
-                "there is an index and no event file.",
+                "damage", "missing event file", storage.url_of(key), 0, 0,
+                "its index or a later segment is there.",
             )  # fmt: skip
+        for problem in survey.problems:
+            yield Finding("damage", "two files", storage.url_of(directory.keys[0]), 0, 0, problem)
         for segment in segments:
             is_last = not any(
                 s.writer_id == segment.writer_id and s.sequence > segment.sequence for s in segments
@@ -109,6 +112,7 @@ def verify_segment(
     url = storage.url_of(segment.data_key)
     reader = SegmentReader(storage, segment.data_key, on_corrupt="skip")
     check = _Check(segment, url)
+    looks = 0
     while True:
         try:
             blocks = reader.read_blocks(finished=finished)
@@ -124,7 +128,11 @@ def verify_segment(
             at = (blocks[0].position if blocks else reader.position) - lost
             yield Finding("damage", "damaged block", url, at, lost, "events were lost here.")
         if not blocks:
-            break
+            # Twice: the second look at an unchanged tail asks whether it hides damage.
+            looks += 1
+            if looks == _LOOKS or reader.is_over:
+                break
+            continue
         for block in blocks:
             yield from check.block(block)
         if progress is not None:
@@ -233,19 +241,6 @@ class _Check:
             )
 
 
-def _gaps(storage: Storage, segments: list[Segment]) -> Iterator[Finding]:
-    expected: dict[str, int] = {}
-    for segment in segments:
-        wanted = expected.get(segment.writer_id, 0)
-        if segment.sequence > wanted:
-            missing = Segment(segment.partition, segment.writer_id, wanted)
-            yield Finding(
-                "damage", "missing event file", storage.url_of(missing.data_key), 0, 0,
-                f"{segment.sequence - wanted} segments are missing before {segment.key}.",
-            )  # fmt: skip
-        expected[segment.writer_id] = segment.sequence + 1
-
-
 def _verify_index(
     storage: Storage, segment: Segment, reader: SegmentReader, check: _Check, *, rebuild: bool
 ) -> Iterator[Finding]:
@@ -254,6 +249,15 @@ def _verify_index(
         return
     known = {position: (stamp, ordinal) for position, stamp, ordinal in check.positions}
     entries = reader.index()
+    size = storage.size(segment.data_key)
+    for entry in entries:
+        # Entries follow the data, so one that points behind it proves that data is gone.
+        if entry.position >= size:
+            yield Finding(
+                "damage", "data is missing", storage.url_of(segment.data_key), size,
+                entry.position - size, "the index knows of a block behind the end.",
+            )  # fmt: skip
+            return
     is_wrong = any(known.get(e.position) != (e.timestamp_ms, e.first_ordinal) for e in entries)
     size = storage.size(segment.index_key) if storage.exists(segment.index_key) else 0
     entry_size = 28 if reader.header.version == "E3" else 16

@@ -21,7 +21,7 @@ from filestream.partitions.catalog import Catalog
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.filters import Interval
 from filestream.partitions.layout import Partition, Segment
-from filestream.partitions.snapshot import StreamView
+from filestream.partitions.snapshot import StreamView, segments_of
 from filestream.segment_map import SegmentEnd, boundaries, boundary_at, segment_end
 
 __all__ = ["Frontier", "Limit"]
@@ -76,12 +76,12 @@ class _Rest:
 class Frontier:
     """Args:
     view: of the stream.
-    interval: only events in it are wanted; partitions outside are not looked at.
+    until_ms: only events before it are wanted.
     """
 
-    def __init__(self, view: StreamView, interval: Interval) -> None:
+    def __init__(self, view: StreamView, until_ms: int = 1 << 62) -> None:
         self._view = view
-        self._interval = interval
+        self._until_ms = until_ms
         self._catalog = Catalog(view.storage)
         # Ends of segments by key: sealed ones for ever, open ones as a place to go on from.
         self._ends: dict[str, SegmentEnd] = {}
@@ -92,7 +92,7 @@ class Frontier:
 
     def now(self, start: StreamOffset) -> StreamOffset:
         """How far everything can be read now, from ``start`` on."""
-        chains = self._chains(start.generation)
+        chains = self._chains(start)
         places: dict[ChainId, Place] = {}
         records = start.records
         for chain_id, segments in chains.items():
@@ -101,18 +101,20 @@ class Frontier:
             records += events
         # A chain that expired stays where it was read to, or it would be read again if it came back.
         kept = {c: p for c, p in start.places.items() if c not in places and self._is_alive(c)}
-        return StreamOffset(start.generation, {**kept, **places}, records)
+        return replace(start, places={**kept, **places}, records=records)
 
     def lost(self, start: StreamOffset) -> list[ChainId]:
         """Chains of which something unread is gone although the generation is the same."""
-        here = self._chains(start.generation)
-        return sorted(c for c, p in start.places.items() if p.position and c not in here)
+        here = self._chains(start)
+        return sorted(
+            c for c, p in start.places.items() if p.position and c not in here and self._is_alive(c)
+        )
 
     def limited(self, start: StreamOffset, end: StreamOffset, limit: Limit) -> StreamOffset:
         """As much of ``start..end`` as the limit allows."""
         if limit.is_none:
             return end
-        chains = self._chains(start.generation)
+        chains = self._chains(start)
         by_partition: dict[Partition, dict[ChainId, list[Split]]] = {}
         for chain_id in sorted(end.places):
             before, until = start.places.get(chain_id, Place()), end.places[chain_id]
@@ -127,11 +129,11 @@ class Frontier:
             for step in [whole] if rest.allows(whole) else self._fair_steps(chain_ranges, end):
                 # One block at least, or a query with a small limit would never move.
                 if not rest.allows(step) and places != start.places:
-                    return StreamOffset(start.generation, places, records)
+                    return replace(start, places=places, records=records)
                 rest.take(step)
                 places.update(step.places)
                 records += step.events
-        return StreamOffset(start.generation, places, records)
+        return replace(start, places=places, records=records)
 
     def _whole(self, ranges: Mapping[ChainId, list[Split]], end: StreamOffset) -> _Step:
         splits = [split for chain in ranges.values() for split in chain]
@@ -192,12 +194,12 @@ class Frontier:
         """
         if not end.places:
             return []
-        chains = self._chains(end.generation)
+        chains = self._chains(end)
         found: list[Split] = []
         for chain_id in sorted(end.places):
             before = start.places.get(chain_id, Place())
             until = end.places[chain_id]
-            if before == until or self._interval.is_disjoint(
+            if before == until or self._interval(end).is_disjoint(
                 chain_id.partition.start_ms, chain_id.partition.end_ms
             ):
                 continue
@@ -206,7 +208,7 @@ class Frontier:
                 continue
             ranges = segment_ranges(self._view, chains[chain_id], before, until, self._ends)
             for split in ranges:
-                timed = replace(split, interval=self._interval.both(self._view.alive))
+                timed = replace(split, interval=self._interval(end))
                 found += cut(self._view.storage, timed, size_bytes_max)
         return found
 
@@ -222,14 +224,18 @@ class Frontier:
         partition = chain_id.partition
         return not self._view.alive.is_disjoint(partition.start_ms, partition.end_ms)
 
-    def _chains(self, generation: int) -> dict[ChainId, list[Segment]]:
+    def _interval(self, offset: StreamOffset) -> Interval:
+        return Interval(offset.from_ms, self._until_ms).both(self._view.alive)
+
+    def _chains(self, offset: StreamOffset) -> dict[ChainId, list[Segment]]:
+        current = self._view.generations.current()
         chains: dict[ChainId, list[Segment]] = {}
-        wanted = self._interval.both(self._view.alive)
-        for directory in self._catalog.partitions(generation):
+        wanted = self._interval(offset)
+        for directory in self._catalog.partitions(offset.generation):
             partition = directory.partition
             if wanted.is_disjoint(partition.start_ms, partition.end_ms):
                 continue
-            for segment in self._catalog.segments(directory):
+            for segment in segments_of(self._view, current, directory):
                 chains.setdefault(ChainId(partition, segment.writer_id), []).append(segment)
         return chains
 

@@ -61,26 +61,21 @@ def batch_splits(
     """
     storage = snapshot.view.storage
     splits: list[Split] = []
-    for chain_id in sorted(snapshot.chains):
-        wanted = bounds.cut(chain_id)
-        if wanted is None:
-            continue
-        segments = snapshot.chains[chain_id]
+    for segments in snapshot.by_partition().values():
         for segment in segments:
-            if segment.sequence < wanted.start.sequence:
+            wanted = bounds.cut(segment)
+            if wanted is None:
                 continue
-            if wanted.until is not None and segment.sequence > wanted.until.sequence:
-                continue
-            size = (
-                snapshot.limits[chain_id]
-                if segment is segments[-1]
-                else storage.size(segment.data_key)
+            size = snapshot.limits.get(segment)
+            split = Split(
+                segment,
+                wanted.start_position,
+                storage.size(segment.data_key) if size is None else size,
+                first=wanted.start_index,
+                interval=wanted.interval.both(interval),
             )
-            split = Split(segment, 0, size, interval=wanted.interval.both(interval))
-            if segment.sequence == wanted.start.sequence and wanted.start.position:
-                split = replace(split, start=wanted.start.position, first=wanted.start.index)
-            if wanted.until is not None and segment.sequence == wanted.until.sequence:
-                split = replace(split, stop=wanted.until.position, last=wanted.until.index)
+            if wanted.until is not None:
+                split = replace(split, stop=wanted.until[0], last=wanted.until[1])
             splits += _pruned(storage, split, size_bytes_max)
     return splits
 
@@ -165,7 +160,7 @@ def segment_ranges(
         first = start.position if segment.sequence == start.sequence else 0
         if segment.sequence == end.sequence:
             if end.position > first:
-                yield Split(segment, first, end.position)
+                yield Split(segment, first, end.position, first=start.index if first else 0)
             continue
         key = segment.data_key
         known = ends.get(key) if ends is not None else None
@@ -173,8 +168,10 @@ def segment_ranges(
             known = segment_end(view.storage, key)
             if ends is not None and known.is_sealed:
                 ends[key] = known
-        if known.boundary.position > first:
-            yield Split(segment, first, known.boundary.position)
+        # Without an end record the reader decides, with its checksums, what the tail is.
+        stop = known.boundary.position if known.is_sealed else known.size_bytes
+        if stop > first:
+            yield Split(segment, first, stop, first=start.index if first else 0)
 
 
 def read_splits(
@@ -232,6 +229,4 @@ def _read_split(storage: Storage, split: Split, on_corrupt: OnCorrupt) -> Iterat
                 split.first if block.position == split.start else 0,
                 split.last if block.position == split.stop else -1,
             )
-            chosen = select(piece, split.interval)
-            if chosen is not None:
-                yield chosen
+            yield from select(piece, split.interval)

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -45,9 +46,8 @@ from filestream.errors import (
     NotFoundError,
     UnsupportedVersionError,
 )
-from filestream.partitions.chain import ChainId, Place
+from filestream.partitions.chain import ChainId, Place, place_at_time
 from filestream.partitions.columns import ALL_COLUMNS, batches_of, schema_of
-from filestream.partitions.filters import Interval
 from filestream.partitions.layout import Offset
 from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
@@ -190,11 +190,13 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             if self._asked.start_json:
                 return parse_offset(json.loads(self._asked.start_json)).to_json()
             start: Position = self._asked.start or End()
-            if isinstance(start, End):
-                return Symbol("latest").to_json()
-            if isinstance(start, Start | At):
-                return Symbol("earliest").to_json()
-            return self._offset_at(start).to_json()
+            from_ms = max(0, self._asked.interval.from_ms)
+            if isinstance(start, At):
+                return Symbol("earliest", max(from_ms, start.timestamp_ms)).to_json()
+            if isinstance(start, Start | End):
+                at = "earliest" if isinstance(start, Start) else "latest"
+                return Symbol(at, from_ms).to_json()
+            return replace(self._offset_at(start), from_ms=from_ms).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One limit object at the most; the others are kept in ``latestOffset``."""
@@ -219,11 +221,11 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             frontier = self._ahead()
             before = parse_offset(start)
             if isinstance(before, Symbol):
-                empty = StreamOffset(frontier.generation())
+                empty = StreamOffset(frontier.generation(), from_ms=before.from_ms)
                 if before.at == "latest":
                     # Begin here: nothing before is counted as read.
                     resolved = self._target or frontier.now(empty)
-                    return StreamOffset(resolved.generation, resolved.places, 0).to_json()
+                    return replace(resolved, records=0, from_ms=before.from_ms).to_json()
                 before = empty
             before = self._in_current_generation(before)
             end = frontier.now(before)
@@ -245,7 +247,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             if isinstance(until, Symbol) or (isinstance(before, Symbol) and before.at == "latest"):
                 return []
             if isinstance(before, Symbol) or before.generation != until.generation:
-                before = StreamOffset(until.generation)
+                before = StreamOffset(until.generation, from_ms=until.from_ms)
             try:
                 splits = self._ahead().splits(before, until, self._asked.partition_size_bytes_max)
             except FencedError:
@@ -263,14 +265,8 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _ahead(self) -> Frontier:
         if self._frontier is None:
-            self._frontier = Frontier(self._view(), self._interval())
+            self._frontier = Frontier(self._view(), self._asked.interval.until_ms)
         return self._frontier
-
-    def _interval(self) -> Interval:
-        interval = self._asked.interval
-        if isinstance(self._asked.start, At):
-            interval = interval.both(Interval(from_ms=self._asked.start.timestamp_ms))
-        return interval
 
     def _offset_at(self, position: Position) -> StreamOffset:
         """A position that names an event, as a place in each chain."""
@@ -279,13 +275,16 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
         bounds = Bounds(snapshot, position, End())
         if isinstance(bounds.start, Start):
             return StreamOffset(snapshot.generation.number)
+        assert isinstance(bounds.start, Offset)
+        named = ChainId(bounds.start.partition, bounds.start.writer_id)
         places: dict[ChainId, Place] = {}
         for chain_id, segments in snapshot.chains.items():
-            wanted = bounds.cut(chain_id)
-            if wanted is None:
-                places[chain_id] = Place(segments[-1].sequence + 1)
-            elif wanted.start.position:
-                places[chain_id] = Place(wanted.start.sequence, wanted.start.position)
+            if chain_id == named:
+                start = bounds.start
+                places[chain_id] = Place(start.sequence, start.position, start.index)
+            else:
+                from_ms = bounds.start_ms + (chain_id.writer_id < named.writer_id)
+                places[chain_id] = place_at_time(snapshot.view.storage, segments, from_ms)
         return StreamOffset(snapshot.generation.number, places)
 
     def _in_current_generation(self, before: StreamOffset) -> StreamOffset:
@@ -300,7 +299,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
                     f"generation={before.generation} current={current} url={self._asked.url}"
                 )
             logger.warning("the stream was truncated: going on in generation %d", current)
-            return StreamOffset(current, {}, before.records)
+            return StreamOffset(current, {}, before.records, before.from_ms)
         lost = frontier.lost(before)
         if lost and self._asked.fails_on_loss:
             raise _DataLossError(
@@ -322,7 +321,7 @@ def _earlier(end: StreamOffset, target: StreamOffset, before: StreamOffset) -> S
         if chain_id in target.places:
             start = before.places.get(chain_id, Place())
             places[chain_id] = max(start, min(place, target.places[chain_id]))
-    return StreamOffset(end.generation, places, end.records)
+    return replace(end, places=places)
 
 
 def _columns_of(schema: StructType) -> tuple[str, ...]:

@@ -325,9 +325,9 @@ def test_a_later_version_is_unsupported_and_not_corrupt():
 
 
 def test_an_unknown_feature_is_named_before_the_first_event():
-    head, _ = eventfile.encode_header({"requires": "zstd,quantum", "file.id": "00" * 16})
+    head, _ = eventfile.encode_header({"requires": "zstd,lz4", "file.id": "00" * 16})
 
-    with pytest.raises(UnsupportedVersionError, match="quantum"):
+    with pytest.raises(UnsupportedVersionError, match="lz4"):
         parse_header(head)
 
 
@@ -376,9 +376,9 @@ def test_a_hostile_length_allocates_nothing():
         assert isinstance(found, Damaged)
 
 
-@pytest.mark.parametrize("codec", ["zstd", "lz4_raw"])
+@pytest.mark.parametrize("codec", ["zstd"])
 def test_compressed_blocks_are_read_back(codec):
-    feature = {"zstd": "zstd", "lz4_raw": "lz4"}[codec]
+    feature = codec
     head, crc = eventfile.encode_header(
         {"block.codec": codec, "requires": feature, "file.id": "00" * 16}
     )

@@ -235,7 +235,9 @@ def test_pyarrow_polars_and_duckdb_take_a_scan_as_it_is(stream):
     assert frame.columns == ["timestamp", "headers", "body"]
     assert frame.height == len(expected)
     scan = stream.scan()
-    assert duckdb.sql("select count(*), min(epoch_ms(timestamp)) from scan").fetchall()[0][0] == len(expected)
+    assert duckdb.sql("select count(*), min(epoch_ms(timestamp)) from scan").fetchall()[0][
+        0
+    ] == len(expected)
     del scan
     gc.collect()
 
@@ -724,7 +726,12 @@ def test_concurrent_property_updates_merge(stream):
 def test_descriptions_that_are_damaged_or_newer_are_told_apart(stream):
     path = Path(stream.url.removeprefix("file://")) / "_stream" / "stream.json"
     good = decode_document(path.read_bytes(), url="")
-    for damage in (b"", b"{", bytes(100), path.read_bytes().replace(b'"version": 1', b'"version": 2')):
+    for damage in (
+        b"",
+        b"{",
+        bytes(100),
+        path.read_bytes().replace(b'"version": 1', b'"version": 2'),
+    ):
         path.write_bytes(damage)
         with pytest.raises(CorruptDataError):
             filestream.open(stream.url)
