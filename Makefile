@@ -24,7 +24,7 @@ $(VENV)/.ready: setup.cfg setup.py pyproject.toml filestream/codec/_kernel.py fi
 	@touch $@
 
 demo: setup
-	@$(JAVA); $(BIN)/filestream demo $(if $(OUT),--out $(OUT))
+	@$(JAVA); $(BIN)/filestream demo --out $(or $(OUT),build/demo)
 
 test: setup
 	@$(JAVA); $(BIN)/python -m pytest $(ARGS)

@@ -29,8 +29,8 @@ from filestream.blocks import (
 from filestream.codec import decode_events
 from filestream.errors import (
     CorruptDataError,
+    FilestreamError,
     InvalidRequestError,
-    NotFoundError,
     UnsupportedVersionError,
 )
 from filestream.storage.base import Storage
@@ -202,8 +202,8 @@ class SegmentReader:
         try:
             key = f"{self.key.removesuffix('.dat')}.idx"
             data = self._storage.read(key, 0, _INDEX_SIZE_BYTES_MAX)
-        except NotFoundError:
-            return []
+        except FilestreamError:
+            return []  # A hint: whatever is wrong with it, reading goes on without.
         file_crc = header.file_crc if isinstance(header, eventfile.E3Header) else None
         return list(indexfile.parse(data, file_crc))
 

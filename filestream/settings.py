@@ -171,12 +171,14 @@ def _parsed(given: Mapping[str, object]) -> dict[str, Any]:
             )
         if full in _CHOICES:
             parsed[full] = str(value)
-        elif not isinstance(value, (str, int, float)):
+        elif isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise InvalidRequestError(
                 f"{name} must be text or a number. type={type(value).__name__}"
             )
         elif "_ms" in full:
             parsed[full] = parse_duration_ms(value)
         else:
+            if isinstance(value, float) and not value.is_integer():
+                raise InvalidRequestError(f"{name} must be a whole number of bytes. {name}={value}")
             parsed[full] = parse_size_bytes(value if isinstance(value, str) else int(value))
     return parsed

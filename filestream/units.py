@@ -41,7 +41,9 @@ def parse_duration_ms(text: str | float) -> int:
         return round(text * 1000)
     if not isinstance(text, str):
         raise InvalidRequestError(f"duration must be text or seconds. type={type(text).__name__}")
-    cleaned = text.strip().lower()[:_LONGEST]
+    cleaned = text.strip().lower()
+    if len(cleaned) > _LONGEST:
+        raise InvalidRequestError(f"no duration: {text!r:.50}. It is too long")
     if cleaned.isascii() and cleaned.isdigit():
         return int(cleaned) * 1000
     total, at = 0.0, 0
@@ -78,10 +80,10 @@ def parse_size_bytes(text: str | int) -> int:
         if text < 0:
             raise InvalidRequestError(f"size is negative. size_bytes={text}")
         return text
-    match = _SIZE.fullmatch(str(text).strip()[:_LONGEST])
+    match = _SIZE.fullmatch(str(text).strip()) if len(str(text)) <= _LONGEST else None
     if match is None:
         raise InvalidRequestError(
-            f"no size: {text!r}. Write a number and a unit, such as 256KiB, 64MB or 1GiB"
+            f"no size: {text!r:.50}. Write a number and a unit, such as 256KiB, 64MB or 1GiB"
         )
     base = 1024 if match[3] else 1000
     return round(float(match[1]) * float(base ** _SIZE_POWER[match[2].lower()]))
@@ -106,6 +108,8 @@ def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
         InvalidRequestError: the text is none of these.
     """
     cleaned = text.strip()
+    if len(cleaned) > 2 * _LONGEST:
+        raise InvalidRequestError(f"no time: {text!r:.50}. It is too long")
     if cleaned == "now":
         return now_ms
     if cleaned.startswith(("-", "+")):
@@ -115,7 +119,7 @@ def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
         return int(cleaned)
     try:
         moment = datetime.fromisoformat(cleaned)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidRequestError(
             f"no time: {text!r}. Write 2026-11-20T10:00Z, a count of milliseconds, now, or -10m"
         ) from error

@@ -75,7 +75,7 @@ class Follower:
         self._watch_top()
         snapshot = take_snapshot(view, on_corrupt=on_corrupt)
         self._generation = snapshot.generation
-        bounds = Bounds(snapshot, start, End())
+        bounds = Bounds(snapshot, start, End(), on_corrupt)
         for chain_id, segments in snapshot.chains.items():
             chain = self._chain_from(bounds, chain_id, segments)
             self._chains[chain_id] = _Followed(chain)

@@ -202,6 +202,10 @@ class Offset:
     position: int
     index: int
 
+    def __post_init__(self) -> None:
+        if min(self.sequence, self.position, self.index) < 0:
+            raise InvalidRequestError(f"no offset: a number is negative. offset={self}")
+
     @classmethod
     def in_segment(cls, segment: Segment, position: int, index: int) -> "Offset":
         """A place in a segment."""

@@ -8,6 +8,7 @@ events, and events are merged one by one.
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from filestream.errors import InvalidRequestError
 from filestream.partitions.columns import batches_of, check_columns, schema_of
 from filestream.partitions.event import Event
 from filestream.partitions.filters import ALWAYS, Interval, Piece
@@ -66,6 +67,11 @@ class Scan:
             FencedError: the stream was truncated meanwhile and its files are gone.
             NotFoundError: the stream was deleted meanwhile.
         """
+        for name, value in (("rows", rows), ("size_bytes", size_bytes)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidRequestError(
+                    f"{name} must be a whole number above 0. {name}={value!r}"
+                )
         return batches_of(self.pieces(), self._columns, rows_max=rows, size_bytes_max=size_bytes)
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
@@ -104,7 +110,7 @@ class Scan:
         if isinstance(self._end, At):
             interval = interval.both(Interval(until_ms=self._end.timestamp_ms))
         snapshot = take_snapshot(self._view, interval.both(self._view.alive), self._on_corrupt)
-        bounds = Bounds(snapshot, self._start, self._end)
+        bounds = Bounds(snapshot, self._start, self._end, self._on_corrupt)
         for segments in snapshot.by_partition().values():
             sources = sources_between(snapshot, bounds, segments, self._on_corrupt)
             if sources:

@@ -194,10 +194,16 @@ class Bounds:
         CorruptDataError: the block that an offset names is damaged.
     """
 
-    def __init__(self, snapshot: Snapshot, start: Position, end: Position) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        start: Position,
+        end: Position,
+        on_corrupt: OnCorrupt = "raise",
+    ) -> None:
         self._alive = snapshot.view.alive
-        self.start = _resolved(snapshot, start)
-        self.end = _resolved(snapshot, end)
+        self.start = _resolved(snapshot, start, on_corrupt)
+        self.end = _resolved(snapshot, end, on_corrupt)
         self.start_ms = _time_of(snapshot, self.start)
         self._end_ms = _time_of(snapshot, self.end)
         self.is_empty = isinstance(self.start, End) or isinstance(self.end, Start)
@@ -288,9 +294,9 @@ def _pieces_of(
             raise failure from error
 
 
-def _resolved(snapshot: Snapshot, position: Position) -> Position:
+def _resolved(snapshot: Snapshot, position: Position, on_corrupt: OnCorrupt) -> Position:
     if isinstance(position, Last):
-        return _last_events(snapshot, position.count)
+        return _last_events(snapshot, position.count, on_corrupt)
     return position
 
 
@@ -318,7 +324,7 @@ def _time_of(snapshot: Snapshot, position: Position) -> int:
         if footer is not None and position.position == footer.position:
             return footer.last_timestamp_ms
         # Either nobody ever wrote a block there, or it is damaged: reading up to it tells.
-        for walked in _newest_pieces(snapshot.view.storage, segment, None, 1 << 62):
+        for walked in _newest_pieces(snapshot.view.storage, segment, None, 1 << 62, "raise"):
             if walked.block.position >= position.position:
                 break
         raise InvalidRequestError(f"no block begins at this offset. offset={position}")
@@ -326,7 +332,7 @@ def _time_of(snapshot: Snapshot, position: Position) -> int:
     return events[min(position.index, len(events) - 1)].timestamp_ms
 
 
-def _last_events(snapshot: Snapshot, count: int) -> Position:
+def _last_events(snapshot: Snapshot, count: int, on_corrupt: OnCorrupt) -> Position:
     """The place of the last ``count`` events in the merged order; the start when there are fewer."""
     if count == 0:
         return End()
@@ -334,7 +340,7 @@ def _last_events(snapshot: Snapshot, count: int) -> Position:
     for partition in reversed(snapshot.partitions()):
         here: list[tuple[int, str, Offset]] = []
         for chain in sorted(c for c in snapshot.chains if c.partition == partition):
-            here += _chain_tail(snapshot, chain, count)
+            here += _chain_tail(snapshot, chain, count, on_corrupt)
         # A later partition is later in every event, so its events come first.
         found = sorted(here)[-(count - len(found)) :] + found
         if len(found) >= count:
@@ -343,7 +349,7 @@ def _last_events(snapshot: Snapshot, count: int) -> Position:
 
 
 def _chain_tail(
-    snapshot: Snapshot, chain: ChainId, count: int
+    snapshot: Snapshot, chain: ChainId, count: int, on_corrupt: OnCorrupt
 ) -> Iterable[tuple[int, str, Offset]]:
     """The newest events of a chain, at least so many; segments need not follow in time."""
     tail: list[tuple[int, str, Offset]] = []
@@ -351,7 +357,7 @@ def _chain_tail(
     for segment in snapshot.chains[chain]:
         limit = snapshot.limits.get(segment)
         newest: deque[tuple[int, str, Offset]] = deque(maxlen=count)
-        for piece in _newest_pieces(snapshot.view.storage, segment, limit, count):
+        for piece in _newest_pieces(snapshot.view.storage, segment, limit, count, on_corrupt):
             newest.extend(
                 (event.timestamp_ms, chain.writer_id, event.offset)
                 for event in events_of(piece)
@@ -362,16 +368,16 @@ def _chain_tail(
 
 
 def _newest_pieces(
-    storage: Storage, segment: Segment, limit: int | None, count: int
+    storage: Storage, segment: Segment, limit: int | None, count: int, on_corrupt: OnCorrupt
 ) -> Iterator[Piece]:
     """Blocks that hold at least the last ``count`` events of a segment, and maybe more."""
-    reader = SegmentReader(storage, segment.data_key, limit=limit)
+    reader = SegmentReader(storage, segment.data_key, limit=limit, on_corrupt=on_corrupt)
     footer = reader.footer()
     if footer is not None and limit in (None, footer.end):
         reader.seek_ordinal(footer.events - count)
     else:
         # Open: the events behind the last index entry are counted by reading them.
-        probe = SegmentReader(storage, segment.data_key, limit=limit)
+        probe = SegmentReader(storage, segment.data_key, limit=limit, on_corrupt=on_corrupt)
         probe.seek_ordinal(1 << 62)
         total = 0
         while blocks := probe.read_blocks(finished=True):

@@ -115,7 +115,7 @@ class Stream:
         document = self._store.get(_PROPERTIES)
         return self._parse_properties(document)
 
-    def update_properties(self, **changes: object) -> StreamProperties:
+    def update_properties(self, /, **changes: object) -> StreamProperties:
         """Change some properties: ``ttl="30d"``, ``segment_size="256MiB"``; see ``StreamProperties``.
 
         Writers that are open go on with what they were opened with.

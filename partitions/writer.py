@@ -122,7 +122,7 @@ class StreamWriter:
         self._lost_error: FilestreamError | None = None
         self._is_sealed = False
         # Guards the four below and carries the thread's wake-ups.
-        self._wake = threading.Condition()
+        self._wake = threading.Condition(threading.RLock())
         self._background: threading.Thread | None = None
         self._is_closing = False
         self._is_closed = False
@@ -279,8 +279,9 @@ class StreamWriter:
             with self._wake:
                 self._is_closed = True
                 self._wake.notify_all()
-            if self._background is not None:
-                self._background.join()
+            background = self._background
+            if background is not None:
+                background.join()
             self._claim.close()
             _writers.discard(self)
 
@@ -297,7 +298,8 @@ class StreamWriter:
 
     def _encode(self, body: Body, headers: Headers) -> EncodedEvent:
         event = encode_event(body, headers)
-        if len(event) > self._properties.event_size_bytes_max:
+        most = self._properties.event_size_bytes_max
+        if len(event) > most and memoryview(body).nbytes > most:
             raise InvalidRequestError(
                 f"the event is too large: raise the stream's event_size, or split it. "
                 f"size={len(event)} most={self._properties.event_size_bytes_max}"
@@ -460,18 +462,29 @@ class StreamWriter:
             self._wake.notify_all()
 
     def _run_background(self) -> None:
-        while True:
+        try:
+            while self._lead_or_look():
+                pass
+        finally:
+            # Whatever ended this thread: work that waits for it gets another one.
             with self._wake:
-                if not self._drain.needs_background:
-                    if self._is_closed:
-                        return
-                    self._clock.wait(self._wake, self._lane.next_look_s())
-            self._drain.lead_in_background()
-            try:
-                if not self._is_closing and self._lane.is_look_due():
-                    self._drain.run(_Control("look"))
-            except FilestreamError as error:
-                logger.warning("writer could not look after its segment: %s", error)
+                self._background = None
+                if self._drain.needs_background:
+                    self._wake_background()
+
+    def _lead_or_look(self) -> bool:
+        with self._wake:
+            if not self._drain.needs_background:
+                if self._is_closed:
+                    return False
+                self._clock.wait(self._wake, self._lane.next_look_s())
+        self._drain.lead_in_background()
+        try:
+            if not self._is_closing and self._lane.is_look_due():
+                self._drain.run(_Control("look"))
+        except FilestreamError as error:
+            logger.warning("writer could not look after its segment: %s", error)
+        return True
 
     def _forget_parent(self) -> None:
         """In a forked child: the files, locks and threads are the parent's."""

@@ -5,10 +5,12 @@ no colour in a pipe, no question without a terminal; ``--json`` everywhere. Exit
 failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 nobody reads any more.
 """
 
+import contextlib
 import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 import click
@@ -53,6 +55,10 @@ _COMMANDS: Final = {
 }
 
 
+class _NobodyReadsError(Exception):
+    """The reader of our output went away (| head)."""
+
+
 class _Commands(click.Group):
     """Loads commands one by one, so that ``filestream ls`` pays for ``ls`` alone."""
 
@@ -68,6 +74,13 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click would turn it into exit code 1 before we see it.
+            raise _NobodyReadsError from error
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for every step.")
@@ -82,6 +95,7 @@ def _root(verbose: int) -> None:
 
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
+    _open_missing_streams()
     try:
         code = _root.main(prog_name="filestream", standalone_mode=False)
         sys.stdout.flush()
@@ -91,15 +105,31 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         _leave(130)
-    except BrokenPipeError:
-        # Nobody reads our output any more (| head): no error, and no noise at exit either.
+    except (BrokenPipeError, _NobodyReadsError):
+        # No error, and no noise at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _leave(141)
     except FilestreamError as error:
         click.echo(f"filestream: {error}", err=True)
         _leave(next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1))
+    except OSError as error:
+        # Ours are translated where they happen; this is a full stdout, or a lost directory.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        click.echo(f"filestream: {error}", err=True)
+        _leave(1)
     else:
         _leave(code if isinstance(code, int) else 0)
+
+
+def _open_missing_streams() -> None:
+    """Whoever closed stdin, stdout or stderr (``>&-``) wants nothing from it."""
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for the life of the process
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as above
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as above
 
 
 def _leave(code: int) -> None:

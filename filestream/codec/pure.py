@@ -142,7 +142,10 @@ def encode_event(
                 f"a body must be bytes; encode text first, such as text.encode(). "
                 f"type={type(body).__name__}"
             )
-        body = bytes(body)
+        try:
+            body = bytes(body)
+        except ValueError as error:
+            raise InvalidRequestError(f"the body cannot be read: {error}") from error
     size = len(body)
     head = _TABLE[size] if size < _TABLE_SIZE else _encode(size)
     if not headers:

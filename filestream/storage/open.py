@@ -28,7 +28,10 @@ def normalise_url(url: str | os.PathLike[str]) -> str:
         raise InvalidRequestError(f"no URL and no path. url={text!r:.200}")
     scheme, path = split_url(text)
     if scheme == "file":
-        return Path(path).absolute().as_uri()
+        try:
+            return Path(path).absolute().as_uri()
+        except (OSError, UnicodeEncodeError) as error:
+            raise InvalidRequestError(f"no path: {error}. url={text!r:.200}") from error
     return f"{scheme}://{path}"
 
 
@@ -38,9 +41,17 @@ def split_url(url: str) -> tuple[str, str]:
     Raises:
         InvalidRequestError: a scheme that is not supported, or a host in a ``file:`` URL.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        path = os.path.normpath(Path(url).expanduser())
+    except (ValueError, RuntimeError) as error:
+        raise InvalidRequestError(f"no URL and no path: {error}. url={url!r:.200}") from error
+    if "\0" in unquote(url):
+        raise InvalidRequestError(f"a path cannot hold NUL. url={url!r:.200}")
     if parts.scheme == "" or "/" in url.split(":", 1)[0] or len(parts.scheme) == 1:
-        return "file", os.path.normpath(Path(url).expanduser())
+        return "file", path
+    if parts.query or parts.fragment:
+        raise InvalidRequestError(f"a URL has no ? and no # here. url={url!r:.200}")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise InvalidRequestError(

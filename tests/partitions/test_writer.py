@@ -205,7 +205,7 @@ def test_an_event_over_the_limit_is_refused_and_the_largest_is_not(tmp_path):
     stream = filestream.create(tmp_path / "s", event_size="2MiB", block_size="64KiB")
     with stream.writer() as writer:
         with pytest.raises(InvalidRequestError, match="event_size"):
-            writer.append(bytes(2 << 20))
+            writer.append(bytes((2 << 20) + 1))
         with pytest.raises(InvalidRequestError, match="headers"):
             writer.append(b"", {"k": "x" * 40_000})
         body = random.Random(1).randbytes((2 << 20) - 100)

@@ -9,11 +9,13 @@ from typing import Any, BinaryIO
 
 import click
 
+from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import SystemClock
+from filestream.codec import encode_event
 from filestream.errors import InvalidRequestError
 from filestream.partitions import stream as streams
 from filestream.partitions.event import Event
-from filestream.partitions.positions import End, parse_position, parse_range
+from filestream.partitions.positions import End, Last, parse_position, parse_range
 from filestream.partitions.writer import StreamWriter
 from filestream.segment_reader import OnCorrupt
 from filestream.tools.commands.output import event_json, json_option
@@ -63,7 +65,7 @@ def write(
     shows_count = sys.stderr.isatty() and not sys.stdin.isatty()
     try:
         with stream.writer(writer_id) as writer:
-            for lines in _lines(sys.stdin.buffer):
+            for lines in _lines(sys.stdin.buffer, stream.properties.event_size_bytes_max):
                 written = _append(writer, lines, count, headers, stamp, as_json=as_json_)
                 count += len(lines)
                 if offsets:
@@ -86,25 +88,29 @@ def _append(
     if not as_json:
         return writer.append_many([(line, headers) for line in lines], stamp)
     events: list[tuple[bytes, dict[str, str | None]]] = []
-    stamps: list[int] = []
+    stamps: list[int | None] = []
     now_ms = SystemClock().now_ms()
     for number, line in enumerate(lines, before + 1):
         try:
             body, own_headers, own_stamp = _parse_json_line(line, now_ms)
+            every = {**headers, **own_headers}
+            encode_event(body, every)
         except InvalidRequestError as error:
             raise InvalidRequestError(
-                f"line {number}: {error} The {before} lines before this batch are written."
+                f"line {number}: {error} Lines 1 to {before} are written."
             ) from error
-        events.append((body, {**headers, **own_headers}))
-        stamps.append(own_stamp or stamp or now_ms)
-    has_own_time = any(value != now_ms for value in stamps)
-    return writer.append_many(events, stamps if has_own_time else None)
+        events.append((body, every))
+        stamps.append(stamp if own_stamp is None else own_stamp)
+    given = [value for value in stamps if value is not None]
+    if not given:
+        return writer.append_many(events)
+    return writer.append_many(events, [now_ms if value is None else value for value in stamps])
 
 
 def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | None], int | None]:
     try:
         raw: Any = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"no JSON: {line!r:.80}.") from error
     if not isinstance(raw, dict):
         raise InvalidRequestError("no JSON object.")
@@ -126,19 +132,35 @@ def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | N
     if isinstance(moment, bool) or not isinstance(moment, (int, str)):
         raise InvalidRequestError('"timestamp" must be ISO 8601 text or milliseconds.')
     stamp = moment if isinstance(moment, int) else parse_timestamp_ms(moment, now_ms=now_ms)
+    if not 0 < stamp <= TIMESTAMP_MS_MAX:
+        raise InvalidRequestError(f'"timestamp" must lie between 1970 and 9999: {moment!r:.40}.')
     return body, headers, stamp
 
 
-def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """Whole lines as they come: one read, one append, so that a slow pipe is not held up."""
-    rest = b""
+def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
+    """Whole lines as they come: one read, one append, so that a slow pipe is not held up.
+
+    Raises:
+        InvalidRequestError: a line is longer than an event may be.
+    """
+    rest: list[bytes] = []
+    rest_size = 0
     descriptor = source.fileno()
     while data := os.read(descriptor, _READ_SIZE_BYTES):
-        *lines, rest = (rest + data).split(b"\n")
-        if lines:
+        head, newline, tail = data.rpartition(b"\n")
+        if newline:
+            lines = b"".join((*rest, head)).split(b"\n")
+            rest, rest_size = [], 0
             yield [line.removesuffix(b"\r") for line in lines]
-    if rest:
-        yield [rest]
+        rest.append(tail)
+        rest_size += len(tail)
+        if rest_size > size_max + _READ_SIZE_BYTES:
+            raise InvalidRequestError(
+                f"a line is longer than the stream's event_size: raise it, or break the line. "
+                f"size={rest_size} most={size_max}"
+            )
+    if rest_size:
+        yield [b"".join(rest)]
 
 
 @click.command()
@@ -177,7 +199,8 @@ def tail(
 ) -> None:
     """Print the last events, and with -f whatever comes, for ever."""
     stream = streams.open(url)
-    position = parse_position(start or f"-{lines}", now_ms=SystemClock().now_ms())
+    now_ms = SystemClock().now_ms()
+    position = Last(lines) if start is None else parse_position(start, now_ms=now_ms)
     if not follow:
         _print(stream.read(position, End()), count, as_json_=as_json_, flushes=False)
         return

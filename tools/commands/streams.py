@@ -6,6 +6,7 @@ import click
 
 from filestream.errors import InvalidRequestError
 from filestream.partitions import stream as streams
+from filestream.settings import StreamProperties
 from filestream.tools.commands.output import as_json, confirm, json_option, print_facts
 from filestream.units import format_size, format_timestamp
 
@@ -40,6 +41,7 @@ def create(url: str, partition_duration: str, properties_: tuple[str, ...], as_j
     Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os.
     """
     chosen: dict[str, Any] = {"partition_duration": partition_duration, **_changes(properties_)}
+    StreamProperties.parse(chosen)  # Before the names become arguments.
     made = streams.create(url, **chosen)
     if as_json_:
         as_json({"url": made.url, "id": made.id, "generation": made.generation})
