@@ -51,26 +51,29 @@ class SegmentEnd:
     size_bytes: int
 
 
-def segment_end(storage: Storage, key: str, known: Boundary | None = None) -> SegmentEnd:
+def segment_end(
+    storage: Storage, key: str, known: Boundary | None = None, stop: int | None = None
+) -> SegmentEnd:
     """The end of a segment, read in one step when it is sealed, walked to otherwise.
 
     Args:
         key: of the event file.
         known: a boundary from an earlier look, to go on from.
+        stop: look at it as if it had this size.
     """
     reader = SegmentReader(storage, key)
-    size = storage.size(key)
+    size = storage.size(key) if stop is None else stop
     footer = reader.footer()
-    if footer is not None:
+    if footer is not None and footer.end <= size:
         return SegmentEnd(Boundary(footer.position, footer.events), True, size)
     last = known
     is_sealed = False
     if known is None:
-        entries = reader.index()
+        entries = [entry for entry in reader.index() if entry.position < size]
         # A hint, checked before it is used.
         if entries and reader.block_at(entries[-1].position) is not None:
             last = Boundary(entries[-1].position, entries[-1].first_ordinal)
-    for boundary in boundaries(storage, key, last):
+    for boundary in boundaries(storage, key, last, size):
         if boundary is None:
             is_sealed = True
         else:

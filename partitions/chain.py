@@ -110,21 +110,6 @@ class Chain:
     def _is_over(self) -> bool:
         return self._reader is not None and self._reader.is_over
 
-    def skip_to_end(self) -> None:
-        """Go behind everything that is there now, reading as little as possible."""
-        if self._last < 0:
-            return
-        self._start = Place(self._last)
-        self._next = self._last
-        if self._open_next():
-            assert self._reader is not None
-            if self._reader.footer() is not None:
-                self._leave()
-                return
-            self._reader.seek_ordinal(1 << 62)
-            while self.read():
-                pass
-
     def seek_time(self, timestamp_ms: int) -> None:
         """Skip what lies before a time by footers and indexes alone; what is left may begin earlier."""
         while self._next <= self._last and self._open_next():

@@ -15,12 +15,18 @@ from typing import Final
 
 from filestream.errors import FencedError, NotFoundError
 from filestream.partitions.catalog import Catalog, PartitionDirectory
-from filestream.partitions.chain import Chain, ChainId, Place, place_at_time
+from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.filters import Interval, Piece, select
-from filestream.partitions.layout import Offset, Partition, Segment
+from filestream.partitions.layout import Partition
 from filestream.partitions.merge import Source
 from filestream.partitions.positions import At, End, Position, Start
-from filestream.partitions.snapshot import Bounds, StreamView, segments_of, take_snapshot
+from filestream.partitions.snapshot import (
+    Bounds,
+    StreamView,
+    segments_of,
+    sources_between,
+    take_snapshot,
+)
 from filestream.segment_reader import OnCorrupt, check_on_corrupt
 from filestream.storage.base import Waker
 
@@ -75,14 +81,24 @@ class Follower:
         self._watch_top()
         snapshot = take_snapshot(view, on_corrupt=on_corrupt)
         self._generation = snapshot.generation
-        bounds = Bounds(snapshot, start, End(), on_corrupt)
+        # What was there before is read as any bounded read, in the merged order of all files; then
+        # each chain goes on where the snapshot ended, in the order of its own files.
+        self._backlog: Iterator[list[Source]] = iter(())
+        if not isinstance(start, Start | End):
+            bounds = Bounds(snapshot, start, End(), on_corrupt)
+            self._backlog = (
+                sources_between(snapshot, bounds, segments, on_corrupt)
+                for segments in snapshot.by_partition().values()
+            )
         for chain_id, segments in snapshot.chains.items():
-            chain = self._chain_from(bounds, chain_id, segments)
+            place = Place() if isinstance(start, Start) else snapshot.end_of(chain_id)
+            chain = Chain(view.storage, segments, start=place, on_corrupt=on_corrupt)
             self._chains[chain_id] = _Followed(chain)
         self._discover()
 
     def round(self) -> Iterator[list[Source]]:
         """For each partition with something to look at, what is new in each of its chains."""
+        yield from self._backlog
         now_s = self._clock.monotonic_s()
         self._look_at_generation(now_s)
         if now_s >= self._list_at_s:
@@ -128,26 +144,6 @@ class Follower:
         waker, self._waker = self._waker, None
         if waker is not None:
             waker.close()
-
-    def _chain_from(self, bounds: Bounds, chain_id: ChainId, segments: list[Segment]) -> Chain:
-        """A chain that begins where the tail does."""
-        storage, on_corrupt = self._view.storage, self._on_corrupt
-        start = bounds.start
-        if isinstance(start, Start):
-            return Chain(storage, segments, on_corrupt=on_corrupt)
-        if isinstance(start, Offset):
-            if chain_id == ChainId(start.partition, start.writer_id):
-                place = Place(start.sequence, start.position, start.index)
-                return Chain(storage, segments, start=place, on_corrupt=on_corrupt)
-            from_ms = bounds.start_ms + (chain_id.writer_id < start.writer_id)
-        else:
-            from_ms = start.timestamp_ms if isinstance(start, At) else 1 << 62
-        if from_ms < chain_id.partition.end_ms:
-            place = place_at_time(storage, segments, from_ms)
-            return Chain(storage, segments, start=place, on_corrupt=on_corrupt)
-        chain = Chain(storage, segments, on_corrupt=on_corrupt)
-        chain.skip_to_end()
-        return chain
 
     def _news(self, chain_id: ChainId) -> Iterator[Piece]:
         followed = self._chains.get(chain_id)

@@ -67,11 +67,8 @@ class Scan:
             FencedError: the stream was truncated meanwhile and its files are gone.
             NotFoundError: the stream was deleted meanwhile.
         """
-        for name, value in (("rows", rows), ("size_bytes", size_bytes)):
-            if not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(
-                    f"{name} must be a whole number above 0. {name}={value!r}"
-                )
+        _check_count("rows", rows)
+        _check_count("size_bytes", size_bytes)
         return batches_of(self.pieces(), self._columns, rows_max=rows, size_bytes_max=size_bytes)
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":
@@ -118,3 +115,8 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"Scan({self._view.storage.url!r}, {self._start} .. {self._end})"
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(f"{name} must be a whole number above 0. {name}={value!r:.50}")

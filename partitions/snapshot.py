@@ -21,12 +21,13 @@ from filestream.errors import (
     NotFoundError,
 )
 from filestream.partitions.catalog import Catalog, PartitionDirectory
-from filestream.partitions.chain import ChainId
+from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.filters import ALWAYS, Interval, Piece, select
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Offset, Partition, Segment
 from filestream.partitions.merge import Source, events_of
 from filestream.partitions.positions import At, End, Last, Position, Start
+from filestream.segment_map import segment_end
 from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
 
@@ -94,6 +95,14 @@ class Snapshot:
     def partitions(self) -> list[Partition]:
         """Partitions with segments, in the order of time."""
         return sorted({chain.partition for chain in self.chains})
+
+    def end_of(self, chain_id: ChainId) -> Place:
+        """The place behind everything of a chain that the snapshot holds."""
+        last = self.chains[chain_id][-1]
+        end = segment_end(self.view.storage, last.data_key, stop=self.limits[last])
+        if end.is_sealed:
+            return Place(last.sequence + 1)
+        return Place(last.sequence, end.boundary.position)
 
     def by_partition(self) -> dict[Partition, list[Segment]]:
         """Segments of each partition, in the order of time, then of writer and sequence."""

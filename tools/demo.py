@@ -28,7 +28,7 @@ from filestream.partitions import stream as streams
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["run"]
 
@@ -127,7 +127,8 @@ def _load_events() -> "pa.Table":
         rows = pyarrow.csv.read_csv(raw).to_pylist()
     stamped = []
     for number, row in enumerate(rows):
-        departure = f"{row['year']}-{row['month']:02d}-{row['day']:02d}T{row['hour']:02d}:{row['minute']:02d}"
+        day = f"{row['year']}-{row['month']:02d}-{row['day']:02d}"
+        departure = f"{day}T{row['hour']:02d}:{row['minute']:02d}"
         delay = row["dep_delay"]
         body = {
             "id": number,
@@ -272,7 +273,7 @@ def _start_query(spark: "SparkSession", url: str, out: Path) -> "StreamingQuery"
     delays = flights.groupBy(f.to_date("timestamp").alias("day"), "carrier").agg(
         f.count("*").alias("flights"), f.avg("dep_delay").alias("mean_delay")
     )
-    return (
+    query: StreamingQuery = (
         delays.writeStream.format("memory")
         .queryName("delays")
         .outputMode("complete")
@@ -280,6 +281,7 @@ def _start_query(spark: "SparkSession", url: str, out: Path) -> "StreamingQuery"
         .trigger(processingTime="500 milliseconds")
         .start()
     )
+    return query
 
 
 def _counted(spark: "SparkSession") -> int:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from filestream.errors import CorruptDataError, InvalidRequestError, UnsupportedVersionError
+from filestream.errors import CorruptDataError, UnsupportedVersionError
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.layout import Partition
 
@@ -82,7 +82,7 @@ def parse_offset(raw: Mapping[str, Any]) -> "StreamOffset | Symbol":
             )
         if "at" in raw:
             if raw["at"] not in ("earliest", "latest"):
-                raise InvalidRequestError(f"no such offset. at={raw['at']!r:.50}")
+                raise CorruptDataError(f"no offset of a filestream source. at={raw['at']!r:.50}")
             return Symbol(raw["at"], int(raw["from"]))
         places: dict[ChainId, Place] = {}
         for start_s, count, duration_s, writers in raw["places"]:

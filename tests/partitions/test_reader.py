@@ -919,3 +919,24 @@ def test_a_sound_stream_has_no_findings(stream):
     assert stream.summary().writers == 3
     assert stream.summary().partitions == 3
     assert stream.summary().first_timestamp_ms >= START
+
+
+def test_the_last_events_of_writers_that_overlap_in_time(tmp_path):
+    """One id, opened twice with the same event times: the order is that of time all the same."""
+    stream = filestream.create(tmp_path / "s")
+    for me in range(2):
+        with stream.writer("mine") as writer:
+            writer.append_many([b"%d-%02d" % (me, n) for n in range(50)], range(START, START + 50))
+    ordered = sorted(
+        (e.timestamp_ms, e.offset.sequence, e.offset.index, e.body) for e in stream.read()
+    )
+    expected = [body for *_, body in ordered]
+
+    assert bodies(stream.read()) == expected
+    for count in (1, 7, 50, 99):
+        assert bodies(stream.read(f"-{count}")) == expected[-count:]
+        assert bodies(stream.tail(f"-{count}", timeout=0.01)) == expected[-count:]
+    for event in list(stream.read())[::9]:
+        place = expected.index(event.body)
+        assert bodies(stream.read(event.offset)) == expected[place:]
+        assert bodies(stream.read("start", event.offset)) == expected[:place]
