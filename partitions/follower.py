@@ -87,7 +87,10 @@ class Follower:
         if not isinstance(start, Start | End):
             bounds = Bounds(snapshot, start, End(), on_corrupt)
             self._backlog = (
-                sources_between(snapshot, bounds, segments, on_corrupt)
+                [
+                    source._replace(pieces=self._until_truncated(source.pieces))
+                    for source in sources_between(snapshot, bounds, segments, on_corrupt)
+                ]
                 for segments in snapshot.by_partition().values()
             )
         for chain_id, segments in snapshot.chains.items():
@@ -145,6 +148,12 @@ class Follower:
         if waker is not None:
             waker.close()
 
+    def _until_truncated(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        try:
+            yield from pieces
+        except FencedError:
+            self._begin_generation()
+
     def _news(self, chain_id: ChainId) -> Iterator[Piece]:
         followed = self._chains.get(chain_id)
         if followed is None:
@@ -191,6 +200,7 @@ class Follower:
         self._generation = self._view.generations.current()
         logger.info("generation changed: %s %d", self._view.storage.url, self._generation.number)
         if self._generation.number != before:
+            self._backlog = iter(())
             self._chains = {}
             self._directories = {}
         self._changed = set()
