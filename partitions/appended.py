@@ -7,7 +7,7 @@ from typing import NamedTuple, overload
 
 from filestream.partitions.layout import Offset, Segment
 
-__all__ = ["AppendedOffsets", "Run", "divide"]
+__all__ = ["AppendedOffsets", "Placed", "Run"]
 
 
 class Run(NamedTuple):
@@ -25,23 +25,44 @@ class Run(NamedTuple):
     size: int
 
 
-class AppendedOffsets(Sequence[Offset]):
-    """Offsets of appended events, in the order in which the events were given.
+class Placed(NamedTuple):
+    """Where the events of several calls went.
 
-    Args:
-        runs: where the events stand, in the order in which they were written.
+    Attributes:
+        runs: in the order in which they were written.
         order: place of each given event in the order written; None when both are the same.
     """
 
-    def __init__(self, runs: Sequence[Run] = (), order: Sequence[int] | None = None) -> None:
-        self._runs = runs
-        self._order = order
-        self._ends = [runs[0].size] if len(runs) == 1 else list(accumulate(r.size for r in runs))
+    runs: Sequence[Run]
+    order: Sequence[int] | None
+
+    def offset(self, index: int) -> Offset:
+        """Of one event, counted in the order given."""
+        place = index if self.order is None else self.order[index]
+        for run in self.runs:
+            if place < run.size:
+                return Offset.in_segment(run.segment, run.position, run.first + place)
+            place -= run.size
+        raise IndexError(index)
+
+
+class AppendedOffsets(Sequence[Offset]):
+    """Offsets of the events of one call, in the order in which they were given.
+
+    Args:
+        placed: where the events of this and other calls went.
+        start: index of this call's first event among them.
+        count: how many events are this call's.
+    """
+
+    def __init__(self, placed: Placed, start: int, count: int) -> None:
+        self._placed = placed
+        self._start = start
+        self._count = count
+        self._ends: list[int] | None = None
 
     def __len__(self) -> int:
-        if self._order is not None:
-            return len(self._order)
-        return self._ends[-1] if self._ends else 0
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Offset: ...
@@ -50,53 +71,20 @@ class AppendedOffsets(Sequence[Offset]):
     def __getitem__(self, index: int | slice) -> Offset | list[Offset]:
         """Offset of one event, or of several."""
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
+            return [self[i] for i in range(*index.indices(self._count))]
+        if not -self._count <= index < self._count:
             raise IndexError(index)
-        place = index % len(self)
-        if self._order is not None:
-            place = self._order[place]
+        runs, order = self._placed
+        place = self._start + index % self._count
+        if order is not None:
+            place = order[place]
+        if self._ends is None:
+            self._ends = list(accumulate(run.size for run in runs))
         number = bisect_right(self._ends, place)
-        run = self._runs[number]
+        run = runs[number]
         return Offset.in_segment(
             run.segment, run.position, run.first + place - (self._ends[number] - run.size)
         )
 
     def __repr__(self) -> str:
-        return f"AppendedOffsets(count={len(self)})"
-
-
-def divide(
-    runs: Sequence[Run], order: Sequence[int] | None, counts: Sequence[int]
-) -> list[AppendedOffsets]:
-    """What belongs to each of several calls whose events were written together.
-
-    Args:
-        runs, order: as ``AppendedOffsets`` takes them, of all events of all calls.
-        counts: events of each call.
-    """
-    if len(counts) == 1:
-        return [AppendedOffsets(runs, order)]
-    divided: list[AppendedOffsets] = []
-    start = 0
-    for count in counts:
-        if order is not None:
-            divided.append(AppendedOffsets(runs, order[start : start + count]))
-        else:
-            divided.append(AppendedOffsets(_between(runs, start, start + count)))
-        start += count
-    return divided
-
-
-def _between(runs: Sequence[Run], start: int, stop: int) -> list[Run]:
-    if len(runs) == 1:
-        segment, position, first, _ = runs[0]
-        return [Run(segment, position, first + start, stop - start)]
-    taken: list[Run] = []
-    at = 0
-    for segment, position, first, size in runs:
-        low, high = max(start, at), min(stop, at + size)
-        if low < high:
-            taken.append(Run(segment, position, first + low - at, high - low))
-        at += size
-    return taken
+        return f"AppendedOffsets(count={self._count})"

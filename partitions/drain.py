@@ -229,24 +229,32 @@ class Drain:
             self._wake_background()
 
     def _wake_served(self) -> None:
-        loops: dict[asyncio.AbstractEventLoop, list[Work]] = {}
-        while self._served:
+        served = self._served
+        if any(work.future is not None for work in served):
+            self._wake_tasks()
+        while served:
             # Told first and forgotten then: after an interrupt it is told twice, not never.
             try:
-                work = self._served[-1]
+                parked = served[-1].parked
+                if parked is not None:
+                    parked.release()
+            except (RuntimeError, IndexError):
+                pass  # Told already; or another thread, after an interrupt of ours, was faster.
+            try:
+                served.pop()
             except IndexError:
-                break  # Another thread, after an interrupt of ours, was faster.
+                return
+
+    def _wake_tasks(self) -> None:
+        """One wake-up of each event loop for the whole batch."""
+        loops: dict[asyncio.AbstractEventLoop, list[Work]] = {}
+        for work in list(self._served):
             if work.future is not None:
                 loops.setdefault(work.future.get_loop(), []).append(work)
-            elif work.parked is not None:
-                _release(work.parked)
-            with contextlib.suppress(ValueError):
-                self._served.remove(work)
         for loop, works in loops.items():
-            # One wake-up of the event loop for the whole batch. A loop that was closed in the
-            # meantime has nobody left to tell.
+            # A loop that was closed in the meantime has nobody left to tell.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_resolve, works[::-1])
+                loop.call_soon_threadsafe(_resolve, works)
 
     def _abandon(self, work: Work) -> None:
         """The thread of ``work`` was interrupted or failed: leave no trace that could block."""

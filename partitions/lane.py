@@ -22,7 +22,7 @@ from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
 from filestream.codec import EncodedEvent
 from filestream.errors import ConflictError, FilestreamError, UnavailableError
-from filestream.partitions.appended import AppendedOffsets, Run, divide
+from filestream.partitions.appended import Placed, Run
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Partition, Segment
@@ -84,7 +84,7 @@ class Lane:
         """Whether a segment is open."""
         return self._file is not None
 
-    def write(self, batches: Sequence[Batch]) -> list[AppendedOffsets]:
+    def write(self, batches: Sequence[Batch]) -> Placed:
         """Write and sync the events of several calls; they are acknowledged when it returns.
 
         Raises:
@@ -95,9 +95,9 @@ class Lane:
             if self._generation is None:
                 self._generation = self._generations.current()
             with contextlib.suppress(_GenerationChangedError):
-                appended = self._place(batches, self._generation)
+                placed = self._place(batches, self._generation)
                 if self._generations.is_current(self._generation):
-                    return appended
+                    return placed
             logger.info("generation changed, writing again: %s", self._storage.url)
             self.seal("generation")
             self._generation = None
@@ -182,8 +182,14 @@ class Lane:
             now_ms=self._clock.now_ms(),
         )
 
-    def _place(self, batches: Sequence[Batch], generation: Generation) -> list[AppendedOffsets]:
+    def _place(self, batches: Sequence[Batch], generation: Generation) -> Placed:
         now_ms = max(1, min(self._clock.now_ms(), TIMESTAMP_MS_MAX))
+        duration_ms = self._properties.partition_duration_ms
+        if all(given is None for _, given in batches):
+            # The usual case: one time for all, nothing to sort and nothing to divide.
+            events = [event for batch, _ in batches for event in batch]
+            partition = Partition.of(generation.number, now_ms, duration_ms)
+            return Placed(self._place_in(partition, events, now_ms), None)
         events, stamps = _flatten(batches, now_ms)
         order: list[int] | None = None
         if any(map(gt, stamps, stamps[1:])):
@@ -195,42 +201,35 @@ class Lane:
         runs: list[Run] = []
         at = 0
         while at < len(events):
-            partition = Partition.of(
-                generation.number, stamps[at], self._properties.partition_duration_ms
-            )
-            if stamps[-1] < partition.end_ms:
-                runs += self._place_in(partition, events[at:], stamps[at:])
-                break
+            partition = Partition.of(generation.number, stamps[at], duration_ms)
             end = bisect_right(stamps, partition.end_ms - 1, lo=at)
             runs += self._place_in(partition, events[at:end], stamps[at:end])
             at = end
-        return divide(runs, order, [len(events) for events, _ in batches])
+        return Placed(runs, order)
 
     def _place_in(
-        self, partition: Partition, events: Sequence[EncodedEvent], stamps: Sequence[int]
+        self, partition: Partition, events: Sequence[EncodedEvent], stamps: Sequence[int] | int
     ) -> list[Run]:
-        """Write and sync events of one partition, in the order of time."""
-        file, segment = self._file_for(partition, stamps[0])
-        if stamps[0] < file.last_timestamp_ms:
-            stamps = [max(stamp, file.last_timestamp_ms) for stamp in stamps]
+        """Write and sync events of one partition, in the order of time; one time, or one each."""
+        file, segment = self._file_for(partition, stamps if isinstance(stamps, int) else stamps[0])
+        least = file.last_timestamp_ms
+        if isinstance(stamps, int):
+            stamps = max(stamps, least)
+        elif stamps[0] < least:
+            stamps = [max(stamp, least) for stamp in stamps]
         runs: list[Run] = []
-        block_size_max = self._properties.block_size_bytes_max
         try:
             uncommitted = 0
-            for start, end in _cut(events, block_size_max):
-                block = events[start:end]
-                if len(block[0]) > block_size_max and self._properties.format == "E3":
-                    found = file.add_large(block[0], stamps[start], block_size_max)
-                elif stamps[start] == stamps[end - 1]:
-                    found = file.add(block, stamps[start])
-                else:
-                    found = file.add(block, stamps[start:end])
-                runs += [Run(segment, position, 0, count) for position, count in found]
-                uncommitted += sum(map(len, block))
+            for start, end, size in _cut(events, self._properties.block_size_bytes_max):
+                times = stamps if isinstance(stamps, int) else stamps[start:end]
+                for position, count in self._add(file, events[start:end], times):
+                    runs.append(Run(segment, position, 0, count))
+                uncommitted += size
                 if uncommitted > COMMIT_SIZE_BYTES:
                     file.commit()
                     uncommitted = 0
-            file.commit()
+            if uncommitted:
+                file.commit()
         except BaseException:
             # Whatever it was, also an interrupt between two lines: what is in the file and what
             # this writer believes of it may differ, so not one byte more goes there.
@@ -239,6 +238,18 @@ class Lane:
             raise
         self._age.appended_s = self._clock.monotonic_s()
         return runs
+
+    def _add(
+        self, file: SegmentWriter, events: Sequence[EncodedEvent], stamps: Sequence[int] | int
+    ) -> list[tuple[int, int]]:
+        if isinstance(stamps, int):
+            first = last = stamps
+        else:
+            first, last = stamps[0], stamps[-1]
+        block_size_max = self._properties.block_size_bytes_max
+        if len(events[0]) > block_size_max and self._properties.format == "E3":
+            return file.add_large(events[0], first, block_size_max)
+        return file.add(events, first if first == last else stamps)
 
     def _file_for(self, partition: Partition, timestamp_ms: int) -> tuple[SegmentWriter, Segment]:
         """The open segment if it can take the event, else a new one."""
@@ -304,14 +315,18 @@ def _flatten(batches: Sequence[Batch], now_ms: int) -> tuple[list[EncodedEvent],
     return events, stamps
 
 
-def _cut(events: Sequence[EncodedEvent], size_max: int) -> Iterable[tuple[int, int]]:
-    """Ranges of events that fit a block; one that fits none stands alone."""
+def _cut(events: Sequence[EncodedEvent], size_max: int) -> Iterable[tuple[int, int, int]]:
+    """Ranges of events that fit a block, with their size; one that fits none stands alone."""
+    # A timestamp delta takes up to ten bytes more.
+    whole = sum(map(len, events)) + 10 * len(events)
+    if whole <= size_max or len(events) == 1:
+        yield 0, len(events), whole
+        return
     start, size = 0, 0
     for index, event in enumerate(events):
-        # A timestamp delta takes up to ten bytes more.
         grown = size + len(event) + 10
         if grown > size_max and index > start:
-            yield start, index
+            yield start, index, size
             start, grown = index, len(event) + 10
         size = grown
-    yield start, len(events)
+    yield start, len(events), size

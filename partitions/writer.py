@@ -26,7 +26,7 @@ from filestream.errors import (
     InvalidRequestError,
     UnavailableError,
 )
-from filestream.partitions.appended import AppendedOffsets
+from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.drain import Drain, Work
 from filestream.partitions.generations import Generations
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
@@ -53,7 +53,7 @@ _CLOSED: Final = "the writer is closed: open another with stream.writer()"
 class _Append(Work):
     """Events of one call, and where they went."""
 
-    __slots__ = ("events", "is_loose", "offsets", "timestamps_ms")
+    __slots__ = ("events", "is_loose", "placed", "start", "timestamps_ms")
 
     def __init__(
         self,
@@ -68,7 +68,14 @@ class _Append(Work):
         self.timestamps_ms = timestamps_ms
         # Nobody waits for it: more events may join until it is taken.
         self.is_loose = is_loose
-        self.offsets = AppendedOffsets()
+        # Where its events and those of other calls went, and which of them is its first.
+        self.placed = Placed((), None)
+        self.start = 0
+
+    @property
+    def offsets(self) -> AppendedOffsets:
+        """Of its events; made on the caller's thread, not on the leader's."""
+        return AppendedOffsets(self.placed, self.start, len(self.events))
 
 
 class _Control(Work):
@@ -153,7 +160,7 @@ class StreamWriter:
         event = self._encode(body, headers)
         work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
         self._drain.run(work)
-        return work.offsets[0]
+        return work.placed.offset(work.start)
 
     def append_many(
         self,
@@ -223,7 +230,7 @@ class StreamWriter:
         event = self._encode(body, headers)
         work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
         await self._run_async(work)
-        return work.offsets[0]
+        return work.placed.offset(work.start)
 
     async def append_many_async(
         self,
@@ -395,7 +402,7 @@ class StreamWriter:
         try:
             if self._is_sealed:
                 raise InvalidRequestError(_CLOSED)
-            appended = self._lane.write([(work.events, work.timestamps_ms) for work in works])
+            placed = self._lane.write([(work.events, work.timestamps_ms) for work in works])
         except FilestreamError as error:
             for work in works:
                 # An own exception for each thread: a traceback must not be shared.
@@ -405,8 +412,10 @@ class StreamWriter:
                     self._lost_error = error
                     self._lost_count += len(work.events)
         else:
-            for work, offsets in zip(works, appended, strict=True):
-                work.offsets = offsets
+            start = 0
+            for work in works:
+                work.placed, work.start = placed, start
+                start += len(work.events)
             if self._background is None and not self._has_no_thread:
                 self._wake_background()  # A segment is open: somebody must roll it in time.
 

@@ -350,16 +350,22 @@ class ColumnDecoder:
     ) -> cython.int:
         """Events from ``walk_at`` to ``stop``; stops early when headers need more memory."""
         at: Source = self.walk_at
+        done: Source = at
         body: Source
-        row: cython.Py_ssize_t = self.rows + self.walk_rows
-        last_row: cython.Py_ssize_t = self.rows + most
+        first_row: cython.Py_ssize_t = self.rows
+        row: cython.Py_ssize_t = first_row + self.walk_rows
+        last_row: cython.Py_ssize_t = first_row + most
         body_size: cython.Py_ssize_t = self.body_size
+        last_delta: int64_t = self.walk_delta
         bodies: cython.p_uchar = cython.NULL
         body_offsets: cython.pointer(int32_t) = cython.NULL
         timestamps: cython.pointer(int64_t) = cython.NULL
         map_offsets: cython.pointer(int32_t) = cython.NULL
-        size: int64_t
-        delta: int64_t
+        positions: cython.pointer(int64_t) = cython.NULL
+        indexes: cython.pointer(int32_t) = cython.NULL
+        size: int64_t = 0
+        delta: int64_t = 0
+        is_negative: cython.bint = False
         status: cython.int = _OK
         if self.wants_body:
             bodies = self.bodies.data
@@ -368,14 +374,29 @@ class ColumnDecoder:
             timestamps = cython.cast(cython.pointer(int64_t), self.timestamps.data)
         if self.wants_headers:
             map_offsets = cython.cast(cython.pointer(int32_t), self.map_offsets.data)
+        if self.wants_position:
+            positions = cython.cast(cython.pointer(int64_t), self.positions.data)
+        if self.wants_index:
+            indexes = cython.cast(cython.pointer(int32_t), self.indexes.data)
         while at < stop:
             if row >= last_row:
                 status = _WRONG_COUNT
                 break
-            status = _read_long(cython.address(at), stop, cython.address(size))
-            if status != _OK:
-                break
-            if size < 0:
+            # Most lengths take one or two bytes; the general reader is a call.
+            if at[0] < 128:
+                size = at[0] >> 1
+                is_negative = at[0] & 1
+                at += 1
+            elif stop - at > 1 and at[1] < 128:
+                size = (at[0] & 127) >> 1 | cython.cast(int64_t, at[1]) << 6
+                is_negative = at[0] & 1
+                at += 2
+            else:
+                status = _read_long(cython.address(at), stop, cython.address(size))
+                if status != _OK:
+                    break
+                is_negative = size < 0
+            if is_negative:
                 status = _NEGATIVE_BODY
                 break
             if size >= stop - at:
@@ -389,7 +410,6 @@ class ColumnDecoder:
                 status = self._walk_headers(cython.address(at), stop)
                 if status != _OK:
                     break
-            delta = self.walk_delta
             if has_delta:
                 if at < stop and at[0] < 128 and not at[0] & 1:
                     delta = at[0] >> 1
@@ -398,10 +418,10 @@ class ColumnDecoder:
                     status = _read_long(cython.address(at), stop, cython.address(delta))
                     if status != _OK:
                         break
-                if delta < self.walk_delta:
+                if delta < last_delta:
                     status = _DECREASING
                     break
-                self.walk_delta = delta
+                last_delta = delta
             if bodies != cython.NULL:
                 if size <= 32 and data_end - body >= 32:
                     memcpy(bodies + body_size, body, 32)
@@ -410,20 +430,20 @@ class ColumnDecoder:
                 body_size += size
                 body_offsets[row + 1] = cython.cast(int32_t, body_size)
             if timestamps != cython.NULL:
-                timestamps[row] = (timestamp_ms + delta) * 1000
+                timestamps[row] = (timestamp_ms + last_delta) * 1000
             if map_offsets != cython.NULL:
                 map_offsets[row + 1] = cython.cast(int32_t, self.pairs)
-            if self.wants_position:
-                cython.cast(cython.pointer(int64_t), self.positions.data)[row] = position
-            if self.wants_index:
-                cython.cast(cython.pointer(int32_t), self.indexes.data)[row] = cython.cast(
-                    int32_t, row - self.rows
-                )
+            if positions != cython.NULL:
+                positions[row] = position
+            if indexes != cython.NULL:
+                indexes[row] = cython.cast(int32_t, row - first_row)
             row += 1
-            # Only whole events move the walk on, so that it can be resumed here.
-            self.walk_at = at
-            self.walk_rows = row - self.rows
-            self.body_size = body_size
+            done = at
+        # Only whole events move the walk on, so that it can be resumed here.
+        self.walk_at = done
+        self.walk_rows = row - first_row
+        self.walk_delta = last_delta
+        self.body_size = body_size
         return status
 
     @cython.cfunc

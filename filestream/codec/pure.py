@@ -46,6 +46,8 @@ EncodedEvent = bytes
 
 _TABLE_SIZE: Final = 8192
 _LONGEST_SIGNED: Final = 10
+# Zig-zag size of a body from which on a view is cheaper than a slice.
+_LONG_BODY: Final = 4096
 
 
 def _encode(value: int) -> bytes:
@@ -256,7 +258,7 @@ def decode_events(
                 headers: dict[str, str | None] = {}
                 at = end + 1
             else:
-                found = read_headers(data, end, stop)
+                found = _short_map(data, end, stop)
                 if found is None:
                     raise CorruptDataError("an event runs over the end of its block.")
                 headers, at = found
@@ -268,6 +270,55 @@ def decode_events(
     except IndexError as error:
         raise CorruptDataError("an event runs over the end of its block.") from error
     return events
+
+
+def _short_headers(data: bytes, at: int, names: list[bytes], values: list[bytes | None]) -> int:
+    """The usual map: one block of fewer than 64 pairs of texts shorter than 64 bytes.
+
+    Adds raw names and values; returns the position behind it, or -1 when the map is of another
+    kind, and then what was added must be dropped. May read past the block, but not past ``data``.
+    """
+    count = data[at]
+    at += 1
+    if count == 0:
+        return at
+    if count & 1 or count > 127:
+        return -1
+    for _ in range(count >> 1):
+        size = data[at]
+        if size & 1 or size > 127:
+            return -1
+        end = at + 1 + (size >> 1)
+        names.append(data[at + 1 : end])
+        branch = data[end]
+        if branch == 2:
+            values.append(None)
+            at = end + 1
+            continue
+        size = data[end + 1]
+        if branch or size & 1 or size > 127:
+            return -1
+        at = end + 2 + (size >> 1)
+        values.append(data[end + 2 : at])
+    return at + 1 if data[at] == 0 else -1
+
+
+def _short_map(data: bytes, at: int, stop: int) -> tuple[dict[str, str | None], int] | None:
+    """``read_headers``, fast for the usual map; never past ``stop``."""
+    names: list[bytes] = []
+    values: list[bytes | None] = []
+    try:
+        end = _short_headers(data, at, names, values)
+        if 0 < end <= stop:
+            headers = {
+                name.decode(): None if value is None else value.decode()
+                for name, value in zip(names, values, strict=True)
+            }
+            if len(headers) == len(names):
+                return headers, end
+    except (IndexError, UnicodeDecodeError):
+        pass  # The careful reader says what is wrong.
+    return read_headers(data, at, stop)
 
 
 class ColumnDecoder:
@@ -299,10 +350,10 @@ class ColumnDecoder:
         self.rows = 0
         self.size_bytes = 0
         self._timestamps: list[int] = []
-        self._bodies: list[bytes] = []
+        self._bodies: list[bytes | memoryview] = []
         self._header_counts: list[int] = []
-        self._names: list[str] = []
-        self._values: list[str | None] = []
+        self._names: list[bytes] = []
+        self._values: list[bytes | None] = []
         self._positions: list[int] = []
         self._indexes: list[int] = []
 
@@ -371,6 +422,7 @@ class ColumnDecoder:
         deltas: list[int] = []
         append_delta = deltas.append
         before = len(bodies)
+        view = memoryview(data)
         at, delta = start, 0
         try:
             while at < stop:
@@ -387,7 +439,8 @@ class ColumnDecoder:
                 if size & 1 or size < 0:
                     raise CorruptDataError("a body has a negative size.")
                 end = at + (size >> 1)
-                append(data[at:end])
+                # A long body is copied once, when the column is joined, not here already.
+                append(data[at:end] if size < _LONG_BODY else view[at:end])
                 if data[end] == 0:
                     at = end + 1
                 else:
@@ -418,7 +471,7 @@ class ColumnDecoder:
             self._timestamps += [timestamp_ms + delta for delta in deltas]
         return len(deltas)
 
-    def _add_with_headers(
+    def _add_with_headers(  # noqa: C901, PLR0915 - one loop, as above
         self,
         data: bytes,
         start: int,
@@ -426,15 +479,65 @@ class ColumnDecoder:
         timestamp_ms: int,
         has_delta: bool,
     ) -> int:
-        events = decode_events(data, start, stop, has_delta=has_delta)
-        for delta, body, headers in events:
-            self._timestamps.append(timestamp_ms + delta)
-            self._bodies.append(body)
-            self._header_counts.append(len(headers))
-            if headers:
-                self._names += headers.keys()
-                self._values += headers.values()
-        return len(events)
+        """The same with headers kept: raw bytes of the usual maps, checked when they are joined."""
+        names, values, counts = self._names, self._values, self._header_counts
+        bodies = self._bodies
+        before = len(bodies), len(names), len(counts)
+        at, delta = start, 0
+        stamps: list[int] = []
+        try:
+            while at < stop:
+                size = data[at]
+                at += 1
+                if size > 127:
+                    size, at = _need(read_signed(data, at - 1, stop))
+                    size <<= 1
+                if size & 1 or size < 0:
+                    raise CorruptDataError("a body has a negative size.")
+                end = at + (size >> 1)
+                bodies.append(data[at:end])
+                pairs = len(names)
+                try:
+                    at = _short_headers(data, end, names, values)
+                except IndexError:
+                    at = -1
+                added = len(names) - pairs
+                if at < 0 or at > stop or (added > 1 and _has_doubles(names, added)):
+                    del names[pairs:], values[pairs:]
+                    at = self._take_headers(data, end, stop)
+                counts.append(len(names) - pairs)
+                if has_delta:
+                    byte = data[at]
+                    if byte < 128 and not byte & 1:
+                        byte >>= 1
+                        at += 1
+                    else:
+                        byte, at = _need(read_signed(data, at, stop))
+                    if byte < delta:
+                        raise CorruptDataError("timestamps of a block decrease.")
+                    delta = byte
+                stamps.append(timestamp_ms + delta)
+            if at != stop:
+                raise CorruptDataError("an event runs over the end of its block.")
+            _check_texts(names[before[1] :])
+            _check_texts([value for value in values[before[1] :] if value is not None])
+        except (IndexError, CorruptDataError) as error:
+            del bodies[before[0] :]
+            del names[before[1] :], values[before[1] :], counts[before[2] :]
+            if isinstance(error, CorruptDataError):
+                raise
+            raise CorruptDataError("an event runs over the end of its block.") from error
+        self._timestamps += stamps
+        return len(stamps)
+
+    def _take_headers(self, data: bytes, at: int, stop: int) -> int:
+        """The unusual map, read with care; returns the position behind it."""
+        found = read_headers(data, at, stop)
+        if found is None:
+            raise CorruptDataError("an event runs over the end of its block.")
+        self._names += [name.encode() for name in found[0]]
+        self._values += [None if v is None else v.encode() for v in found[0].values()]
+        return found[1]
 
     def finish(self) -> "list[pa.Array]":
         """The wanted columns in the order of ``COLUMNS``, and a fresh start.
@@ -454,10 +557,10 @@ class ColumnDecoder:
             columns.append(_binary_array(self._bodies))
         if wants_headers:
             offsets = pa.array(accumulate(self._header_counts, initial=0), pa.int32())
-            names = pa.array(self._names, pa.string())
-            columns.append(
-                pa.MapArray.from_arrays(offsets, names, pa.array(self._values, pa.string()))
-            )
+            # Checked text already: only the type is another.
+            names = _binary_array(self._names).view(pa.string())
+            values = pa.array(self._values, pa.binary()).view(pa.string())
+            columns.append(pa.MapArray.from_arrays(offsets, names, values))
         if wants_position:
             columns.append(pa.array(self._positions, pa.int64()))
         if wants_index:
@@ -466,7 +569,25 @@ class ColumnDecoder:
         return columns
 
 
-def _binary_array(bodies: Sequence[bytes]) -> "pa.Array":
+def _has_doubles(names: list[bytes], count: int) -> bool:
+    """Whether the last ``count`` names are not all different."""
+    if count == 2:
+        return names[-1] == names[-2]
+    return len(set(names[-count:])) < count
+
+
+def _check_texts(texts: Sequence[bytes]) -> None:
+    """All at once where all is ASCII; one by one otherwise, for a joint may hide a cut letter."""
+    if b"".join(texts).isascii():
+        return
+    try:
+        for text in texts:
+            text.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptDataError("a header is not UTF-8.") from error
+
+
+def _binary_array(bodies: Sequence[bytes | memoryview]) -> "pa.Array":
     from array import array
 
     import pyarrow as pa

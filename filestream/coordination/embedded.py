@@ -36,6 +36,8 @@ class EmbeddedPropertyStore(PropertyStore):
     def __init__(self, storage: Storage, root: str) -> None:
         self._storage = storage
         self._root = root
+        # The keys that is_current looks at, of the documents that are asked for all the time.
+        self._looked_at: dict[tuple[str, int], tuple[str, str]] = {}
 
     def _key(self, name: str, version: int) -> str:
         return f"{self._root}/{name}/{version:010d}"
@@ -89,8 +91,11 @@ class EmbeddedPropertyStore(PropertyStore):
         """
         if version == 0:
             return not self._versions(name)
-        exists = self._storage.exists
-        return not exists(self._key(name, version + 1)) and exists(self._key(name, version))
+        keys = self._looked_at.get((name, version))
+        if keys is None:
+            keys = self._key(name, version + 1), self._key(name, version)
+            self._looked_at = {(name, version): keys}
+        return not self._storage.exists(keys[0]) and self._storage.exists(keys[1])
 
     def list(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""

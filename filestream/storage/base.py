@@ -12,6 +12,7 @@ the operating system are translated in the backend that met them.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,6 +32,7 @@ class Entry:
     is_directory: bool
 
 
+@lru_cache(maxsize=4096)
 def check_key(key: str) -> str:
     """The key itself, when it names something below the root and nothing else.
 

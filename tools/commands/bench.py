@@ -42,6 +42,6 @@ def bench(parts: tuple[str, ...], where: Path | None, as_json_: bool) -> None:
             goal = f"goal {result.goal:g}" if result.goal else ""
             mark = "" if not result.goal else "ok" if result.median >= result.goal else "SHORT"
             click.echo(
-                f"{result.name:<44} {result.median:>8.2f} x {result.versus:<24} "
+                f"{result.name:<52} {result.median:>8.2f} x {result.versus:<24} "
                 f"({min(result.ratios):.2f}..{max(result.ratios):.2f})  {goal} {mark}".rstrip()
             )
