@@ -20,7 +20,6 @@ from filestream.clock import Clock
 from filestream.codec import EncodedEvent, encode_event
 from filestream.coordination.base import PropertyStore
 from filestream.errors import (
-    ConflictError,
     FencedError,
     FilestreamError,
     InvalidRequestError,
@@ -30,9 +29,10 @@ from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.drain import Drain, Work
 from filestream.partitions.generations import Generations
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
-from filestream.partitions.layout import Offset, check_writer_id
+from filestream.partitions.layout import Offset
+from filestream.partitions.writer_ids import claim_writer_id
 from filestream.settings import StreamProperties
-from filestream.storage.base import Lock, Storage
+from filestream.storage.base import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,6 @@ Headers = Mapping[str, str | None] | None
 
 _QUEUE_SIZE_BYTES: Final = 16 << 20
 _HEADERS_SIZE_BYTES_MAX: Final = 64 << 10
-_WRITER_IDS_MAX: Final = 10_000
 _CLOSED: Final = "the writer is closed: open another with stream.writer()"
 
 
@@ -108,7 +107,7 @@ class StreamWriter:
         self._url = storage.url
         self._properties = properties
         self._clock = clock
-        self._claim, self.writer_id = _claim_writer_id(store, writer_id)
+        self._claim, self.writer_id = claim_writer_id(store, writer_id)
         # Only the leader of the drain calls it.
         self._lane = Lane(
             storage,
@@ -505,23 +504,6 @@ class StreamWriter:
         self._is_closing = self._is_closed = True
         self._lane.abandon()
         self._claim.close()
-
-
-def _claim_writer_id(store: PropertyStore, writer_id: str | None) -> tuple[Lock, str]:
-    """Hold an id among all living processes: the one asked for, or the first ``file.N`` free."""
-    if writer_id is not None:
-        try:
-            return store.claim(f"writers/{check_writer_id(writer_id)}"), writer_id
-        except ConflictError as error:
-            raise ConflictError(
-                f"another living process writes as {writer_id!r}: give each its own writer_id"
-            ) from error
-    for number in range(_WRITER_IDS_MAX):
-        try:
-            return store.claim(f"writers/file.{number}"), f"file.{number}"
-        except ConflictError:
-            continue
-    raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")
 
 
 # Weak, so that a writer that was dropped without close can go.

@@ -8,16 +8,16 @@ slow one; it is read here because no argument reaches an import.
 import os
 
 from filestream.codec import pure
-from filestream.codec.pure import (
+from filestream.codec.primitives import (
     EncodedEvent,
     crc32c,
-    decode_events,
     encode_event,
     encode_headers,
     encode_signed,
     read_headers,
     read_signed,
 )
+from filestream.codec.pure import decode_events
 
 __all__ = [
     "ColumnDecoder",

@@ -21,7 +21,7 @@ import google_crc32c._crc32c as _crc_module
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcmp, memcpy, memmove
 
-from filestream.codec.pure import HEADERS_MAX as _HEADERS_MAX_OBJECT
+from filestream.codec.primitives import HEADERS_MAX as _HEADERS_MAX_OBJECT
 from filestream.errors import CorruptDataError
 
 _OK = cython.declare(cython.int, 0)

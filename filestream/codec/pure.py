@@ -1,233 +1,37 @@
-"""The codec in plain Python: Avro primitives, events to bytes, bytes to events and Arrow columns.
+"""The decode loops in plain Python: bytes to events, and bytes to Arrow columns.
 
-An encoded event is ``body: bytes, headers: map<string, union<string, null>>`` and, in E3 only,
-``timestamp_delta_ms: long``; every number is a zig-zag varint (``signed`` below). The loops
-are shaped for the interpreter: a table for short numbers, one slice per body, one join per
-column. A byte-at-a-time loop that suits a compiler is 2 to 16 times slower here.
+The loops are shaped for the interpreter: one slice per body, one join per column, no call per event where
+it can be helped. A byte-at-a-time loop that suits a compiler is 2 to 16 times slower here. In E3
+an event also carries its ``timestamp_delta_ms`` behind body and headers.
 
-Rule: whatever the bytes say, nothing is read outside ``start..stop``, nothing is kept of a block
-that fails, and memory stays proportional to the bytes given.
+Rule: whatever the bytes say, nothing is kept of a block that fails, and memory stays proportional to
+the bytes given.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from google_crc32c import extend as _extend
 
-from filestream.errors import CorruptDataError, InvalidRequestError
+from filestream.codec.primitives import need, read_headers, read_signed
+from filestream.errors import CorruptDataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "COLUMNS",
-    "HEADERS_MAX",
-    "ColumnDecoder",
-    "EncodedEvent",
-    "crc32c",
-    "crc32c_range",
-    "decode_events",
-    "encode_event",
-    "encode_headers",
-    "encode_signed",
-    "read_headers",
-    "read_signed",
-]
+__all__ = ["COLUMNS", "ColumnDecoder", "crc32c_range", "decode_events"]
 
 # The columns that a decoder can fill, in the order in which finish() returns them.
 COLUMNS: Final = ("timestamp", "body", "headers", "position", "index")
 
-# Headers of one event: beyond it a block is refused, so that hostile counts cost little.
-HEADERS_MAX: Final = 4096
-
-# body and headers of one event, without its timestamp delta.
-EncodedEvent = bytes
-
-_TABLE_SIZE: Final = 8192
-_LONGEST_SIGNED: Final = 10
 # Zig-zag size of a body from which on a view is cheaper than a slice.
 _LONG_BODY: Final = 4096
-
-
-def _encode(value: int) -> bytes:
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-# Lengths, counts and deltas are nearly always short: one look-up instead of a loop.
-_TABLE: Final = tuple(_encode(value) for value in range(_TABLE_SIZE))
-
-
-def encode_signed(value: int) -> bytes:
-    """Avro ``long``: zig-zag varint of -2**63 <= value < 2**63."""
-    return _TABLE[value] if 0 <= value < _TABLE_SIZE else _encode(value)
-
-
-def read_signed(data: bytes, at: int, stop: int) -> tuple[int, int] | None:
-    """The Avro ``long`` at ``at`` and the position behind it; None when ``stop`` cuts it short.
-
-    Raises:
-        CorruptDataError: more than ten bytes, or more than 64 bits.
-    """
-    value = shift = 0
-    limit = at + _LONGEST_SIGNED
-    while at < stop:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if value >> 64:
-                raise CorruptDataError("a number has more than 64 bits.")
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if at == limit:
-            raise CorruptDataError("a number is longer than ten bytes.")
-    return None
-
-
-def crc32c(data: bytes, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli) of ``data``, going on from ``crc``; at the hardware's speed."""
-    return int(_extend(crc, data))
 
 
 def crc32c_range(data: bytes, start: int, stop: int, crc: int = 0) -> int:
     """``crc32c(data[start:stop], crc)``."""
     return int(_extend(crc, data[start:stop]))
-
-
-def encode_headers(headers: Mapping[str, str | None] | None) -> bytes:
-    """Avro ``map<string, union<string, null>>`` as one block, keys sorted.
-
-    Raises:
-        InvalidRequestError: a name or value is no text, or is not representable in UTF-8.
-    """
-    if not headers:
-        return b"\0"
-    if len(headers) > HEADERS_MAX:
-        raise InvalidRequestError(f"too many headers. count={len(headers)} most={HEADERS_MAX}")
-    try:
-        parts = [encode_signed(len(headers))]
-        for name, value in sorted(headers.items()):
-            raw = name.encode()
-            parts += (encode_signed(len(raw)), raw)
-            if value is None:
-                parts.append(b"\2")
-            else:
-                raw = value.encode()
-                parts += (b"\0", encode_signed(len(raw)), raw)
-    except (AttributeError, TypeError, UnicodeEncodeError) as error:
-        raise InvalidRequestError(
-            "headers must map text to text or None, in valid Unicode. "
-            f"headers={dict(headers)!r:.200}"
-        ) from error
-    parts.append(b"\0")
-    return b"".join(parts)
-
-
-def encode_event(
-    body: bytes | bytearray | memoryview, headers: Mapping[str, str | None] | None = None
-) -> EncodedEvent:
-    """Body and headers of one event as Avro; the timestamp delta is added per block.
-
-    Raises:
-        InvalidRequestError: the body is not bytes, or a header is not text.
-    """
-    if type(body) is not bytes:
-        if not isinstance(body, (bytes, bytearray, memoryview)):
-            raise InvalidRequestError(
-                f"a body must be bytes; encode text first, such as text.encode(). "
-                f"type={type(body).__name__}"
-            )
-        try:
-            body = bytes(body)
-        except ValueError as error:
-            raise InvalidRequestError(f"the body cannot be read: {error}") from error
-    size = len(body)
-    head = _TABLE[size] if size < _TABLE_SIZE else _encode(size)
-    if not headers:
-        if headers is not None and not isinstance(headers, Mapping):
-            raise InvalidRequestError(f"headers must be a mapping. type={type(headers).__name__}")
-        return head + body + b"\0"
-    if not isinstance(headers, Mapping):
-        raise InvalidRequestError(f"headers must be a mapping. type={type(headers).__name__}")
-    return head + body + encode_headers(headers)
-
-
-def _need(found: tuple[int, int] | None) -> tuple[int, int]:
-    if found is None:
-        raise CorruptDataError("an event runs over the end of its block.")
-    return found
-
-
-def read_headers(data: bytes, at: int, stop: int) -> tuple[dict[str, str | None], int] | None:
-    """The Avro map at ``at`` and the position behind it; None when ``stop`` cuts it short.
-
-    Any number of map blocks and negative counts (with a byte size) are accepted; of equal
-    names the last one wins.
-
-    Raises:
-        CorruptDataError: not a map of text to text or null.
-    """
-    headers: dict[str, str | None] = {}
-    total = 0
-    while True:
-        found = read_signed(data, at, stop)
-        if found is None:
-            return None
-        count, at = found
-        if count == 0:
-            return headers, at
-        if count < 0:
-            if (found := read_signed(data, at, stop)) is None:
-                return None
-            count, at = -count, found[1]
-        # A pair takes two bytes at least, so a lying count cannot make this loop long.
-        if count > (stop - at) // 2:
-            return None
-        total += count
-        if total > HEADERS_MAX:
-            raise CorruptDataError("an event has too many headers.")
-        for _ in range(count):
-            if not (pair := _read_pair(data, at, stop)):
-                return None
-            name, value, at = pair
-            headers.pop(name, None)
-            headers[name] = value
-
-
-def _read_pair(data: bytes, at: int, stop: int) -> tuple[str, str | None, int] | None:
-    texts: list[str | None] = []
-    for is_value in (False, True):
-        if is_value:
-            if at >= stop:
-                return None
-            branch = data[at]
-            at += 1
-            if branch == 2:
-                texts.append(None)
-                break
-            if branch != 0:
-                raise CorruptDataError(f"a header has an unknown kind of value. branch={branch}")
-        found = read_signed(data, at, stop)
-        if found is None:
-            return None
-        size, at = found
-        if size < 0:
-            raise CorruptDataError("a text has a negative size.")
-        if size > stop - at:
-            return None
-        try:
-            texts.append(data[at : at + size].decode())
-        except UnicodeDecodeError as error:
-            raise CorruptDataError("a header is not UTF-8.") from error
-        at += size
-    return str(texts[0]), texts[1], at
 
 
 def decode_events(
@@ -246,7 +50,7 @@ def decode_events(
             size = data[at]
             at += 1
             if size > 127:
-                size, at = _need(read_signed(data, at - 1, stop))
+                size, at = need(read_signed(data, at - 1, stop))
                 size <<= 1
             if size & 1 or size < 0:
                 raise CorruptDataError("a body has a negative size.")
@@ -263,7 +67,7 @@ def decode_events(
                     raise CorruptDataError("an event runs over the end of its block.")
                 headers, at = found
             if has_delta:
-                last, (delta, at) = delta, _need(read_signed(data, at, stop))
+                last, (delta, at) = delta, need(read_signed(data, at, stop))
                 if delta < last:
                     raise CorruptDataError("timestamps of a block decrease.")
             append((delta, body, headers))
@@ -434,7 +238,7 @@ class ColumnDecoder:
                     if more < 128:
                         size = size & 127 | more << 7
                     else:
-                        size, at = _need(read_signed(data, at - 2, stop))
+                        size, at = need(read_signed(data, at - 2, stop))
                         size <<= 1
                 if size & 1 or size < 0:
                     raise CorruptDataError("a body has a negative size.")
@@ -455,7 +259,7 @@ class ColumnDecoder:
                         byte >>= 1
                         at += 1
                     else:
-                        byte, at = _need(read_signed(data, at, stop))
+                        byte, at = need(read_signed(data, at, stop))
                     if byte < delta:
                         raise CorruptDataError("timestamps of a block decrease.")
                     delta = byte
@@ -490,7 +294,7 @@ class ColumnDecoder:
                 size = data[at]
                 at += 1
                 if size > 127:
-                    size, at = _need(read_signed(data, at - 1, stop))
+                    size, at = need(read_signed(data, at - 1, stop))
                     size <<= 1
                 if size & 1 or size < 0:
                     raise CorruptDataError("a body has a negative size.")
@@ -512,7 +316,7 @@ class ColumnDecoder:
                         byte >>= 1
                         at += 1
                     else:
-                        byte, at = _need(read_signed(data, at, stop))
+                        byte, at = need(read_signed(data, at, stop))
                     if byte < delta:
                         raise CorruptDataError("timestamps of a block decrease.")
                     delta = byte

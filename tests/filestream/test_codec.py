@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filestream import codec, eventfile, eventfile_cdap
-from filestream.codec import pure
+from filestream.codec import primitives, pure
 from filestream.errors import CorruptDataError, InvalidRequestError
 
 DECODERS = [pure.ColumnDecoder]
@@ -272,7 +272,7 @@ def test_many_headers_grow_the_columns(kind):
 
 
 def test_too_many_headers_are_refused_on_both_ways():
-    many = {str(i): "" for i in range(pure.HEADERS_MAX + 1)}
+    many = {str(i): "" for i in range(primitives.HEADERS_MAX + 1)}
     with pytest.raises(InvalidRequestError):
         codec.encode_event(b"", many)
     pairs = b"".join(codec.encode_signed(len(n)) + n.encode() + b"\x02" for n in many)
