@@ -65,10 +65,14 @@ def test_a_new_file_makes_every_new_directory_durable(tmp_path, monkeypatch):
 def test_write_and_sync_reaches_the_disk_in_one_call(tmp_path, monkeypatch):
     appender = LocalStorage(tmp_path).create("file")
     calls = traced(tmp_path, monkeypatch)
+    flags = []
+    real = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda *args: flags.append(args[3]) or real(*args))
 
     appender.write_and_sync(b"data")
 
     assert calls in (["pwritev"], ["pwrite", "fdatasync"])
+    assert calls != ["pwritev"] or flags == [os.RWF_DSYNC]
 
 
 def test_write_and_sync_works_where_calls_cannot_be_fused(tmp_path, monkeypatch):
