@@ -303,7 +303,7 @@ def bench_spark(where: Path | None = None, rounds: int = 5) -> Iterator[Result]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fill_for_spark(folder: Path, events: int = 3_000_000) -> str:
+def _fill_for_spark(folder: Path, events: int = 6_000_000) -> str:
     """100-byte bodies with two headers, in files of one writer."""
     stream = streams.create(f"{folder}/s", acknowledgement="os", segment_size="128MiB")
     chance = random.Random(1)

@@ -24,6 +24,7 @@ from cython.cimports.libc.string import memcmp, memcpy, memmove
 from filestream.codec.primitives import HEADERS_MAX as _HEADERS_MAX_OBJECT
 from filestream.errors import CorruptDataError
 
+_HIGH_BITS = cython.declare(uint64_t, 0x8080808080808080)
 _OK = cython.declare(cython.int, 0)
 _NEEDS_SPACE = cython.declare(cython.int, 1)
 _CUT = cython.declare(cython.int, 2)
@@ -109,6 +110,13 @@ def _is_utf8(p: Source, stop: Source) -> cython.bint:
     more: cython.int
     low: uint8_t
     high: uint8_t
+    word: uint64_t = 0
+    # Nearly all headers are ASCII: eight letters at a time.
+    while stop - p >= 8:
+        memcpy(cython.address(word), p, 8)
+        if word & _HIGH_BITS:
+            break
+        p += 8
     while p < stop:
         first = p[0]
         p += 1

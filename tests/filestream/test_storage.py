@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -124,6 +125,35 @@ def test_a_full_disk_says_what_to_do(tmp_path):
     with pytest.raises(UnavailableError, match="free space"):
         appender.write(b"data")
     appender.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "permission"),
+        (errno.ENOSPC, "free space"),
+        (errno.EDQUOT, "quota"),
+        (errno.EMFILE, "ulimit"),
+        (errno.EIO, "check it"),
+    ],
+)
+def test_a_disk_that_refuses_says_why_and_what_to_do(tmp_path, monkeypatch, number, hint):
+    storage = LocalStorage(tmp_path)
+
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    for action in (
+        lambda: storage.create("a"),
+        lambda: storage.read("a", 0, 1),
+        lambda: storage.lock("a"),
+    ):
+        with pytest.raises(UnavailableError, match=hint) as caught:
+            action()
+        assert storage.url_of("a") in str(caught.value)
+        assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_links_are_not_followed(tmp_path):
