@@ -3,7 +3,9 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-# optional=True: a machine without a C compiler installs the pure codec and works.
-kernel = Extension("filestream.codec._kernel", ["filestream/codec/_kernel.py"], optional=True)
-kernel.extra_compile_args = ["-O3"]
-setup(ext_modules=cythonize([kernel], language_level=3))
+sources = Extension("filestream.codec._kernel", ["filestream/codec/_kernel.py"])
+[kernel] = cythonize([sources], language_level=3)
+# Said here because cythonize makes a new Extension and forgets it: a machine without a C
+# compiler installs the pure codec and works.
+kernel.optional = True
+setup(ext_modules=[kernel])
