@@ -1,8 +1,8 @@
-"""Where the blocks of a segment stand, from their heads alone: no payload is read.
+"""Where the blocks of a segment stand, for planners: they need boundaries and counts, not events.
 
-For planners: they need boundaries and counts of events, not events. A boundary is a place at which
-reading may begin and end; the inside of a large event's run of blocks is none. Nothing here is
-verified by a checksum: whoever reads between two boundaries does that.
+A boundary is a place at which reading may begin and end; the inside of a large event's run of blocks
+is none. ``boundaries`` walks heads alone and checks nothing: whoever reads between two boundaries
+does that. ``segment_end`` is checked.
 """
 
 import struct
@@ -14,7 +14,7 @@ from filestream import eventfile
 from filestream.blocks import BLOCK_SIZE_BYTES_LIMIT
 from filestream.codec import read_signed
 from filestream.errors import CorruptDataError
-from filestream.segment_reader import SegmentReader
+from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
 
 __all__ = ["Boundary", "SegmentEnd", "boundaries", "boundary_at", "segment_end"]
@@ -52,33 +52,48 @@ class SegmentEnd:
 
 
 def segment_end(
-    storage: Storage, key: str, known: Boundary | None = None, stop: int | None = None
+    storage: Storage,
+    key: str,
+    known: Boundary | None = None,
+    stop: int | None = None,
+    on_corrupt: OnCorrupt = "raise",
 ) -> SegmentEnd:
-    """The end of a segment, read in one step when it is sealed, walked to otherwise.
+    """The end of a segment: from its footer when it is sealed, else by reading what is new in it.
+
+    Reading checks, so damage is never taken for the end; and it begins at ``known`` or at the last
+    index entry, so it costs what was appended since.
 
     Args:
         key: of the event file.
         known: a boundary from an earlier look, to go on from.
         stop: look at it as if it had this size.
+
+    Raises:
+        CorruptDataError: damage, unless it is to be stepped over.
     """
-    reader = SegmentReader(storage, key)
+    probe = SegmentReader(storage, key)
     size = storage.size(key) if stop is None else stop
-    footer = reader.footer()
+    footer = probe.footer()
     if footer is not None and footer.end <= size:
         return SegmentEnd(Boundary(footer.position, footer.events), True, size)
-    last = known
-    is_sealed = False
+    start = known or Boundary(0, 0)
+    reader = SegmentReader(storage, key, position=start.position, limit=stop, on_corrupt=on_corrupt)
     if known is None:
-        entries = [entry for entry in reader.index() if entry.position < size]
-        # A hint, checked before it is used.
-        if entries and reader.block_at(entries[-1].position) is not None:
-            last = Boundary(entries[-1].position, entries[-1].first_ordinal)
-    for boundary in boundaries(storage, key, last, size):
-        if boundary is None:
-            is_sealed = True
+        reader.seek_ordinal(1 << 62)
+    last = Boundary(reader.position, start.events)
+    # Twice: the second look at an unchanged tail asks whether it hides damage.
+    looks_left = 2
+    while looks_left and not reader.is_over:
+        blocks = reader.read_blocks()
+        if not blocks:
+            looks_left -= 1
+        elif blocks[-1].first_ordinal >= 0:
+            last = Boundary(blocks[-1].end, blocks[-1].first_ordinal + blocks[-1].event_count)
         else:
-            last = boundary
-    return SegmentEnd(last or Boundary(0, 0), is_sealed, size)
+            last = Boundary(blocks[-1].end, -1)
+    if reader.position > last.position:
+        last = Boundary(reader.position, last.events)
+    return SegmentEnd(last, reader.end is not None, size)
 
 
 def boundary_at(storage: Storage, key: str, position: int) -> Boundary:

@@ -27,10 +27,12 @@ _DURATION_MS: Final = {
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _SIZE_POWER: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _LONGEST: Final = 32
+# From 1973 on; a count with fewer digits is one of seconds.
+_MILLISECONDS_DIGITS: Final = 12
 
 
 def parse_duration_ms(text: str | float) -> int:
-    """Milliseconds of ``"90s"``, ``"1h30m"``, ``"1d"``, or of a bare number of seconds.
+    """Milliseconds of ``"90s"``, ``"1h30m"``, ``"1d"``, or of a number (not a text) of seconds.
 
     Raises:
         InvalidRequestError: the text is no duration, or it is negative.
@@ -44,8 +46,8 @@ def parse_duration_ms(text: str | float) -> int:
     cleaned = text.strip().lower()
     if len(cleaned) > _LONGEST:
         raise InvalidRequestError(f"no duration: {text!r:.50}. It is too long")
-    if cleaned.isascii() and cleaned.isdigit():
-        return int(cleaned) * 1000
+    if cleaned == "0":
+        return 0
     total, at = 0.0, 0
     for match in _DURATION.finditer(cleaned):
         if match.start() != at:
@@ -116,6 +118,10 @@ def parse_timestamp_ms(text: str, *, now_ms: int) -> int:
         distance = parse_duration_ms(cleaned[1:])
         return now_ms - distance if cleaned[0] == "-" else now_ms + distance
     if cleaned.isascii() and cleaned.isdigit() and len(cleaned) > 8:
+        if len(cleaned) < _MILLISECONDS_DIGITS:
+            raise InvalidRequestError(
+                f"no time: {text!r}. It looks like seconds; milliseconds are meant: {cleaned}000"
+            )
         return int(cleaned)
     try:
         moment = datetime.fromisoformat(cleaned)

@@ -7,6 +7,7 @@ stream. Directories padded in another way than ours count as the same generation
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 from filestream.partitions.layout import (
     Partition,
@@ -17,6 +18,9 @@ from filestream.partitions.layout import (
 from filestream.storage.base import Storage
 
 __all__ = ["Catalog", "PartitionDirectory", "Survey"]
+
+# Of a wider gap only so many names are listed: it is damage in any case.
+_GAP_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,8 +96,10 @@ class Catalog:
             if suffix == "idx" and (segment.writer_id, segment.sequence) not in present
         }
         for segment in segments:
-            if segment.sequence and (segment.writer_id, segment.sequence - 1) not in present:
-                missing.add(replace(segment, sequence=segment.sequence - 1).data_key)
+            for sequence in range(segment.sequence - 1, segment.sequence - 1 - _GAP_MAX, -1):
+                if sequence < 0 or (segment.writer_id, sequence) in present:
+                    break
+                missing.add(replace(segment, sequence=sequence).data_key)
         return Survey(segments, problems, sorted(missing))
 
     def next_sequence(self, partition: Partition, writer_id: str) -> int:

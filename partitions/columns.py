@@ -235,7 +235,14 @@ def rows_of_table(table: object) -> Rows:
         raise InvalidRequestError(
             f"the table needs a column 'body', each name once. columns={names}"
         )
+    if unknown := sorted(set(names) - {"body", "headers", "timestamp"}):
+        raise InvalidRequestError(
+            f"columns may be body, headers and timestamp; drop the others. unknown={unknown}"
+        )
     try:
+        kind = rows["body"].type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            raise TypeError(f"body is {kind}")
         bodies = rows["body"].cast(pa.binary() if rows.nbytes < 2**31 else pa.large_binary())
         headers = None
         if "headers" in names:

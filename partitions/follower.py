@@ -19,9 +19,10 @@ from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.filters import Interval, Piece, select
 from filestream.partitions.layout import Partition
 from filestream.partitions.merge import Source
-from filestream.partitions.positions import At, End, Position, Start
+from filestream.partitions.positions import At, End, Position
 from filestream.partitions.snapshot import (
     Bounds,
+    Snapshot,
     StreamView,
     segments_of,
     sources_between,
@@ -84,7 +85,7 @@ class Follower:
         # What was there before is read as any bounded read, in the merged order of all files; then
         # each chain goes on where the snapshot ended, in the order of its own files.
         self._backlog: Iterator[list[Source]] = iter(())
-        if not isinstance(start, Start | End):
+        if not isinstance(start, End):
             bounds = Bounds(snapshot, start, End(), on_corrupt)
             self._backlog = (
                 [
@@ -94,7 +95,7 @@ class Follower:
                 for segments in snapshot.by_partition().values()
             )
         for chain_id, segments in snapshot.chains.items():
-            place = Place() if isinstance(start, Start) else snapshot.end_of(chain_id)
+            place = self._end_of(snapshot, chain_id)
             chain = Chain(view.storage, segments, start=place, on_corrupt=on_corrupt)
             self._chains[chain_id] = _Followed(chain)
         self._discover()
@@ -148,6 +149,19 @@ class Follower:
         if waker is not None:
             waker.close()
 
+    def look_everywhere(self) -> None:
+        """Make the next round look at everything, whatever was announced."""
+        self.take_changes()
+        self._list_at_s = self._checked_at_s = 0.0
+        for followed in self._chains.values():
+            followed.look_at_s = 0.0
+
+    def _end_of(self, snapshot: Snapshot, chain_id: ChainId) -> Place:
+        try:
+            return snapshot.end_of(chain_id, self._on_corrupt)
+        except NotFoundError:
+            return Place(snapshot.chains[chain_id][-1].sequence)
+
     def _until_truncated(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         try:
             yield from pieces
@@ -161,10 +175,11 @@ class Follower:
         interval = self._interval.both(self._view.alive)
         found = False
         try:
-            while pieces := followed.chain.read():
-                found = True
-                for piece in pieces:
-                    yield from select(piece, interval)
+            # One read a round: a writer that is faster than the reader must not hide the others.
+            pieces = followed.chain.read()
+            found = bool(pieces)
+            for piece in pieces:
+                yield from select(piece, interval)
         except NotFoundError as error:
             self._lose(chain_id, error)
             return

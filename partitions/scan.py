@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Scan"]
 
+# A large event of up to 1 GiB may come on top; 2 GiB is what a column of Arrow can hold.
+_BATCH_SIZE_BYTES_MAX = 512 << 20
+
 
 class Scan:
     """What a stream holds between two positions. Can be read any number of times.
@@ -69,6 +72,7 @@ class Scan:
         """
         _check_count("rows", rows)
         _check_count("size_bytes", size_bytes)
+        size_bytes = min(size_bytes, _BATCH_SIZE_BYTES_MAX)
         return batches_of(self.pieces(), self._columns, rows_max=rows, size_bytes_max=size_bytes)
 
     def __iter__(self) -> "Iterator[pa.RecordBatch]":

@@ -24,7 +24,7 @@ from filestream.partitions.catalog import Catalog, PartitionDirectory
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.filters import ALWAYS, Interval, Piece, select
 from filestream.partitions.generations import Generation, Generations
-from filestream.partitions.layout import Offset, Partition, Segment
+from filestream.partitions.layout import Offset, Partition, Segment, parse_segment_file
 from filestream.partitions.merge import Source, events_of
 from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.segment_map import segment_end
@@ -96,10 +96,12 @@ class Snapshot:
         """Partitions with segments, in the order of time."""
         return sorted({chain.partition for chain in self.chains})
 
-    def end_of(self, chain_id: ChainId) -> Place:
+    def end_of(self, chain_id: ChainId, on_corrupt: OnCorrupt) -> Place:
         """The place behind everything of a chain that the snapshot holds."""
         last = self.chains[chain_id][-1]
-        end = segment_end(self.view.storage, last.data_key, stop=self.limits[last])
+        end = segment_end(
+            self.view.storage, last.data_key, stop=self.limits[last], on_corrupt=on_corrupt
+        )
         if end.is_sealed:
             return Place(last.sequence + 1)
         return Place(last.sequence, end.boundary.position)
@@ -124,20 +126,30 @@ def segments_of(
         CorruptDataError: an event file is missing, or two claim one place.
         FencedError: because the stream was truncated meanwhile.
     """
-    catalog = Catalog(view.storage)
-    survey = catalog.survey(directory)
-    if survey.problems or survey.missing:
-        # Once more: a listing that ran beside a creation may show the later file alone.
-        survey = catalog.survey(directory)
+    survey = Catalog(view.storage).survey(directory)
     if not survey.problems and not survey.missing:
         return survey.segments
-    reason = (survey.problems or [f"an event file is missing: {survey.missing[0]}"])[0]
+    # A listing that ran beside creations may show a later file and not an earlier one; but what is
+    # there when it is asked for by name is not missing.
+    present = list(survey.segments)
+    missing = []
+    for key in survey.missing:
+        folder, _, name = key.rpartition("/")
+        parsed = parse_segment_file(directory.partition, folder, name)
+        if parsed is not None and view.storage.exists(key):
+            present.append(parsed[0])
+        else:
+            missing.append(key)
+    present.sort()
+    if not survey.problems and not missing:
+        return present
+    reason = (survey.problems or [f"an event file is missing: {missing[0]}"])[0]
     failure = view.explain_missing(generation, NotFoundError(reason), directory.partition)
     if failure is not None and (on_corrupt == "raise" or isinstance(failure, FencedError)):
         raise failure
     logger.warning("going on without what is missing: %s %s", reason, view.storage.url)
     seen: dict[tuple[str, int], Segment] = {}
-    for segment in survey.segments:
+    for segment in present:
         seen.setdefault((segment.writer_id, segment.sequence), segment)
     return sorted(seen.values())
 
@@ -165,7 +177,11 @@ def take_snapshot(
         try:
             snapshot.limits[segments[-1]] = view.storage.size(segments[-1].data_key)
         except NotFoundError as error:
-            if failure := view.explain_missing(generation, error, chain.partition):
+            # A creation that failed before its first byte is undone; then no index names it.
+            listed = [d for d in catalog.partitions(generation.number) if d.partition == chain[0]]
+            is_undone = all(not catalog.survey(d).missing for d in listed)
+            failure = view.explain_missing(generation, error, chain.partition)
+            if failure is not None and (isinstance(failure, FencedError) or not is_undone):
                 raise failure from error
             snapshot.limits[segments[-1]] = 0
     return snapshot
@@ -299,6 +315,8 @@ def _pieces_of(
                 stop = cut.until[1] if is_last and cut.until is not None else -1
                 yield from select(Piece(segment, reader.url, block, first, stop), cut.interval)
     except NotFoundError as error:
+        if snapshot.limits.get(segment) == 0:
+            return  # It held nothing when the snapshot was taken, so nothing is missing.
         if failure := view.explain_missing(snapshot.generation, error, segment.partition):
             raise failure from error
 

@@ -163,7 +163,8 @@ class Stream:
 
         Args:
             start, end: ``"start"``, ``"end"``, ``"-100"``, ``"@2026-11-20T10:00Z"``,
-                ``"@-10m"``, an ``Offset`` or its text, a ``datetime``.
+                ``"@-10m"``, an ``Offset`` or its text, a ``datetime``. A time without a zone
+                is UTC, so that a program means the same on every machine.
             on_corrupt: ``"skip"`` steps over damaged blocks and logs what was lost.
 
         Raises:

@@ -3,10 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self
 
 from filestream.clock import Clock
+from filestream.errors import FilestreamError
 from filestream.partitions.columns import batches_of, check_columns
 from filestream.partitions.event import Event
 from filestream.partitions.follower import Follower
@@ -54,6 +56,8 @@ class Tail:
         # going on with another loses nothing.
         self._sources: Iterator[list[Source]] = iter(())
         self._has_begun = False
+        self._failure: FilestreamError | None = None
+        self._looked_last = False
         self._events: deque[Event] = deque()
         self._news: Iterator[Event] = iter(())
         self._batches: deque[pa.RecordBatch] = deque()
@@ -110,6 +114,10 @@ class Tail:
 
     def _read_events(self, count: int) -> bool:
         """Take up to so many events that are there now; False when there are none."""
+        with self._failing():
+            return self._take_events(count)
+
+    def _take_events(self, count: int) -> bool:
         for event in islice(self._news, count):
             self._events.append(event)
         while not self._events:
@@ -120,16 +128,35 @@ class Tail:
             for event in islice(self._news, count):
                 self._events.append(event)
         self._quiet_since_s = self._clock.monotonic_s()
+        self._looked_last = False
         return True
 
     def _read_batches(self, columns: Sequence[str], rows: int) -> bool:
+        with self._failing():
+            return self._take_batches(columns, rows)
+
+    def _take_batches(self, columns: Sequence[str], rows: int) -> bool:
         while not self._batches:
             sources = self._next_sources()
             if sources is None:
                 return False
             self._batches.extend(batches_of(merge_pieces(sources), columns, rows_max=rows))
         self._quiet_since_s = self._clock.monotonic_s()
+        self._looked_last = False
         return True
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """After an error the tail stays failed: what it held in hand is lost with it, so to go on
+        would skip events. Open another from the last offset.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except FilestreamError as error:
+            self._failure = error
+            raise
 
     def _next_sources(self) -> list[Source] | None:
         """The next partition with something to look at; None at the end of a round."""
@@ -154,7 +181,7 @@ class Tail:
     def _wait(self) -> bool:
         wait_s = self._wait_s()
         if wait_s is None:
-            return False
+            return self._may_look_once_more()
         self._follower.wait(wait_s)
         return True
 
@@ -166,10 +193,18 @@ class Tail:
         left_s = self._quiet_since_s + self._timeout_s - self._clock.monotonic_s()
         return min(wait_s, left_s) if left_s > 0 else None
 
+    def _may_look_once_more(self) -> bool:
+        """The time is up; but it may have passed in the caller's hands, so look at everything."""
+        if self._looked_last:
+            return False
+        self._looked_last = True
+        self._follower.look_everywhere()
+        return True
+
     async def _wait_async(self) -> bool:
         wait_s = self._wait_s()
         if wait_s is None:
-            return False
+            return self._may_look_once_more()
         descriptor = self._follower.fileno()
         if descriptor is None:
             await asyncio.sleep(wait_s)

@@ -7,6 +7,7 @@ for, and rolls segments without traffic. It is started when first needed and joi
 """
 
 import asyncio
+import atexit
 import logging
 import os
 import random
@@ -252,7 +253,7 @@ class StreamWriter:
         Args:
             table: columns ``body`` (binary or string), and optionally ``headers`` (map or
                 struct of strings) and ``timestamp`` (a timestamp, or integer milliseconds); any
-                object with ``__arrow_c_stream__``.
+                object with ``__arrow_c_stream__``. Other columns are refused: drop them.
 
         Raises:
             InvalidRequestError: a column is missing, of another type, or null where it must not be.
@@ -281,15 +282,24 @@ class StreamWriter:
             self._is_closing = True
         try:
             self._drain.run(_Control("close"))
-        finally:
-            with self._wake:
-                self._is_closed = True
-                self._wake.notify_all()
-            background = self._background
-            if background is not None:
-                background.join()
-            self._claim.close()
-            _writers.discard(self)
+        except BaseException:
+            if not self._is_sealed:
+                # Interrupted before the step was done: the writer is open, and keeps its id.
+                self._is_closing = False
+                raise
+            self._let_go()
+            raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        with self._wake:
+            self._is_closed = True
+            self._wake.notify_all()
+        background = self._background
+        if background is not None:
+            background.join()
+        self._claim.close()
+        _writers.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -515,5 +525,16 @@ def _forget_writers_of_parent() -> None:
         writer._forget_parent()
 
 
+def _close_forgotten_writers() -> None:
+    """At the end of the interpreter: what was appended without waiting must not vanish."""
+    for writer in list(_writers):
+        logger.warning("writer was not closed, closing it now: %r", writer)
+        try:
+            writer.close()
+        except FilestreamError as error:
+            logger.error("events were lost: %s", error)  # noqa: TRY400 - nobody is left to raise to
+
+
+atexit.register(_close_forgotten_writers)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_writers_of_parent)

@@ -23,6 +23,7 @@ from filestream.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from filestream.version import VERSION
 
 __all__ = ["EXIT_CORRUPT", "main"]
 
@@ -82,12 +83,18 @@ class _Commands(click.Group):
             raise _NobodyReadsError from error
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(VERSION, prog_name="filestream")
 @click.option("-v", "--verbose", count=True, help="Log to stderr; twice for every step.")
 def _root(verbose: int) -> None:
     """Streams of events in directories of files.
 
     A stream is named by a path or a URL: clicks, /data/clicks, file:///data/clicks.
+
+    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
+from pathlib import Path
 
 from filestream.clock import SystemClock
 from filestream.codec import kernel
 from filestream.errors import ConflictError, FilestreamError
 from filestream.storage.base import Storage
-from filestream.storage.open import open_storage
+from filestream.storage.open import open_storage, split_url
 from filestream.version import VERSION
 
 __all__ = ["Check", "check_installation", "check_place", "check_spark"]
@@ -60,6 +61,8 @@ def _java() -> str:
 def check_place(url: str) -> Iterator[Check]:
     """Try every promise of a storage in a directory of its own, which is removed again."""
     storage = open_storage(url)
+    scheme, path = split_url(storage.url)
+    was_there = scheme != "file" or Path(path).exists()
     key = f"_probe-{uuid.UUID(bytes=os.urandom(16)).hex}"
     yield Check("place", True, f"{storage.url} durable={storage.is_durable}")
     steps = [
@@ -84,6 +87,8 @@ def check_place(url: str) -> Iterator[Check]:
     finally:
         try:
             storage.delete_tree(key)
+            if not was_there:
+                storage.remove_if_empty("")
         except FilestreamError as error:
             yield Check("clean-up", False, str(error))
 

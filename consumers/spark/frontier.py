@@ -23,6 +23,7 @@ from filestream.partitions.filters import Interval
 from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.snapshot import StreamView, segments_of
 from filestream.segment_map import SegmentEnd, boundaries, boundary_at, segment_end
+from filestream.segment_reader import OnCorrupt
 
 __all__ = ["Frontier", "Limit"]
 
@@ -77,11 +78,15 @@ class Frontier:
     """Args:
     view: of the stream.
     until_ms: only events before it are wanted.
+    on_corrupt: ``"skip"`` goes on without segments that are missing.
     """
 
-    def __init__(self, view: StreamView, until_ms: int = 1 << 62) -> None:
+    def __init__(
+        self, view: StreamView, until_ms: int = 1 << 62, on_corrupt: OnCorrupt = "raise"
+    ) -> None:
         self._view = view
         self._until_ms = until_ms
+        self._on_corrupt: OnCorrupt = on_corrupt
         self._catalog = Catalog(view.storage)
         # Ends of segments by key: sealed ones for ever, open ones as a place to go on from.
         self._ends: dict[str, SegmentEnd] = {}
@@ -102,6 +107,20 @@ class Frontier:
         # A chain that expired stays where it was read to, or it would be read again if it came back.
         kept = {c: p for c, p in start.places.items() if c not in places and self._is_alive(c)}
         return replace(start, places={**kept, **places}, records=records)
+
+    def until(self, start: StreamOffset, places: Mapping[ChainId, Place]) -> StreamOffset:
+        """``start`` moved to other places, with the events between counted."""
+        moved = {c: p for c, p in places.items() if p != start.places.get(c, Place())}
+        if not moved:
+            return start
+        chains = self._chains(start)
+        records = start.records
+        for chain_id, place in moved.items():
+            before = start.places.get(chain_id, Place())
+            segments = chains.get(chain_id, [])
+            for split in segment_ranges(self._view, segments, before, place, self._ends):
+                records += self._events_in(split)
+        return replace(start, places={**start.places, **moved}, records=records)
 
     def lost(self, start: StreamOffset) -> list[ChainId]:
         """Chains of which something unread is gone although the generation is the same."""
@@ -169,6 +188,7 @@ class Frontier:
             key = split.segment.data_key
             last = boundary_at(storage, key, split.start)
             is_first = True
+            reached = split.start
             for boundary in boundaries(storage, key, last, split.stop):
                 if boundary is None or boundary.position == last.position:
                     continue
@@ -180,7 +200,13 @@ class Frontier:
                     place = end.places[chain_id]
                 size, events = boundary.position - last.position, boundary.events - last.events
                 yield _Step({chain_id: place}, size, events, int(is_first))
-                last, is_first = boundary, False
+                last, is_first, reached = boundary, False, boundary.position
+            if reached < split.stop:
+                # Heads that cannot be walked are damaged: one step, and the reader says what it is.
+                place = Place(split.segment.sequence, split.stop)
+                if split is splits[-1]:
+                    place = end.places[chain_id]
+                yield _Step({chain_id: place}, split.stop - reached, 0, int(is_first))
         if not splits:
             yield _Step({chain_id: end.places[chain_id]}, 0, 0, 0)
 
@@ -235,7 +261,7 @@ class Frontier:
             partition = directory.partition
             if wanted.is_disjoint(partition.start_ms, partition.end_ms):
                 continue
-            for segment in segments_of(self._view, current, directory):
+            for segment in segments_of(self._view, current, directory, self._on_corrupt):
                 chains.setdefault(ChainId(partition, segment.writer_id), []).append(segment)
         return chains
 
@@ -266,7 +292,12 @@ class Frontier:
         if known is not None and known.is_sealed:
             return known
         try:
-            end = segment_end(self._view.storage, key, known.boundary if known else None)
+            end = segment_end(
+                self._view.storage,
+                key,
+                known.boundary if known else None,
+                on_corrupt=self._on_corrupt,
+            )
         except NotFoundError:
             return None  # Truncated or expired between listing and looking.
         self._ends[key] = end

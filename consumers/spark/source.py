@@ -166,10 +166,10 @@ class _BatchReader(_Reading, DataSourceReader):
             if asked.start_json:
                 raise InvalidRequestError("startingOffsets as JSON is for streaming queries only.")
             start, end = asked.start or Start(), asked.end or End()
-            snapshot = take_snapshot(self._view(), asked.interval)
+            snapshot = take_snapshot(self._view(), asked.interval, asked.on_corrupt)
             splits = batch_splits(
                 snapshot,
-                Bounds(snapshot, start, end),
+                Bounds(snapshot, start, end, asked.on_corrupt),
                 asked.partition_size_bytes_max,
                 asked.interval,
             )
@@ -230,7 +230,7 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             before = self._in_current_generation(before)
             end = frontier.now(before)
             if self._target is not None and self._target.generation == end.generation:
-                end = _earlier(end, self._target, before)
+                end = frontier.until(before, _earlier(end, self._target, before))
             allowed = Limit() if isinstance(limit, ReadAllAvailable) else self._asked.limit
             return frontier.limited(before, end, allowed).to_json()
 
@@ -265,7 +265,9 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
 
     def _ahead(self) -> Frontier:
         if self._frontier is None:
-            self._frontier = Frontier(self._view(), self._asked.interval.until_ms)
+            self._frontier = Frontier(
+                self._view(), self._asked.interval.until_ms, self._asked.on_corrupt
+            )
         return self._frontier
 
     def _offset_at(self, position: Position) -> StreamOffset:
@@ -314,14 +316,14 @@ class _DataLossError(NotFoundError):
     """Carries its code already."""
 
 
-def _earlier(end: StreamOffset, target: StreamOffset, before: StreamOffset) -> StreamOffset:
+def _earlier(end: StreamOffset, target: StreamOffset, before: StreamOffset) -> dict[ChainId, Place]:
     """What of ``end`` was there when the run began; chains that are newer wait for the next run."""
     places = dict(before.places)
     for chain_id, place in end.places.items():
         if chain_id in target.places:
             start = before.places.get(chain_id, Place())
             places[chain_id] = max(start, min(place, target.places[chain_id]))
-    return replace(end, places=places)
+    return places
 
 
 def _columns_of(schema: StructType) -> tuple[str, ...]:

@@ -22,8 +22,9 @@ from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uin
 from cython.cimports.libc.string import memcmp, memcpy, memmove
 
 from filestream.codec.primitives import HEADERS_MAX as _HEADERS_MAX_OBJECT
-from filestream.errors import CorruptDataError
+from filestream.errors import CorruptDataError, InvalidRequestError
 
+_OFFSET_MAX = cython.declare(cython.Py_ssize_t, 0x7FFFFFFF)
 _HIGH_BITS = cython.declare(uint64_t, 0x8080808080808080)
 _OK = cython.declare(cython.int, 0)
 _NEEDS_SPACE = cython.declare(cython.int, 1)
@@ -290,6 +291,11 @@ class ColumnDecoder:
             raise CorruptDataError(_MESSAGES[_WRONG_COUNT])
         if event_count >= 0:
             most = event_count
+        # Arrow's offsets have 32 bits.
+        if size > _OFFSET_MAX - max(body_size, names_size, values_size, self.rows):
+            raise InvalidRequestError(
+                "a record batch holds 2 GiB at the most: ask for smaller ones."
+            )
         self._reserve(most, size)
         self.walk_at = source + start
         self.walk_rows = 0

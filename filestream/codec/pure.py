@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from google_crc32c import extend as _extend
 
 from filestream.codec.primitives import need, read_headers, read_signed
-from filestream.errors import CorruptDataError
+from filestream.errors import CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,8 @@ COLUMNS: Final = ("timestamp", "body", "headers", "position", "index")
 
 # Zig-zag size of a body from which on a view is cheaper than a slice.
 _LONG_BODY: Final = 4096
+# Arrow's offsets have 32 bits.
+_OFFSET_MAX: Final = 2**31 - 1
 
 
 def crc32c_range(data: bytes, start: int, stop: int, crc: int = 0) -> int:
@@ -182,6 +184,10 @@ class ColumnDecoder:
         Raises:
             CorruptDataError: nothing of the block was kept.
         """
+        if self.size_bytes + stop - start > _OFFSET_MAX:
+            raise InvalidRequestError(
+                "a record batch holds 2 GiB at the most: ask for smaller ones."
+            )
         _, _, wants_headers, wants_position, wants_index = self._wanted
         if wants_headers:
             count = self._add_with_headers(data, start, stop, timestamp_ms, has_delta)

@@ -44,7 +44,23 @@ def test_positions(given, position):
 
 
 @pytest.mark.parametrize(
-    "given", ["", "begin", "@", "@yesterday", "100", 100, "--5", "-x", None, 1.5, True, "a/b:c"]
+    "given",
+    [
+        "",
+        "begin",
+        "@",
+        "@yesterday",
+        "100",
+        100,
+        "--5",
+        "-x",
+        "@1795000000",
+        "@-5",
+        None,
+        1.5,
+        True,
+        "a/b:c",
+    ],
 )
 def test_what_is_no_position_is_refused(given):
     with pytest.raises(InvalidRequestError, match="no (position|time|duration|offset)"):
@@ -73,7 +89,7 @@ def test_ranges(text, ends):
         ("1d", 86_400_000),
         ("1h30m", 5_400_000),
         ("250ms", 250),
-        ("90", 90_000),
+        ("90s", 90_000),
         (1.5, 1500),
         ("2w", 1_209_600_000),
     ],
@@ -83,7 +99,9 @@ def test_durations(text, milliseconds):
     assert parse_duration_ms(format_duration(milliseconds)) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "1x", "d", "-5s", "1 day", "h1", -1, None, True, "1e9s"])
+@pytest.mark.parametrize(
+    "text", ["", "1x", "d", "-5s", "1 day", "h1", "90", -1, None, True, "1e9s"]
+)
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(InvalidRequestError):
         parse_duration_ms(text)

@@ -166,6 +166,7 @@ def test_tables_are_appended(stream):
         5,
         "text",
         pa.table({"other": [b"x"]}),
+        pa.table({"body": [b"x"], "other": [b"x"]}),
         pa.table({"body": [1, 2]}),
         pa.table({"body": pa.array([b"x", None])}),
         pa.table({"body": [b"x"], "timestamp": ["soon"]}),
@@ -382,6 +383,25 @@ def test_closing_writes_what_is_queued_and_ends_the_thread(stream):
 
     assert len(bodies(stream)) == 1000
     assert not [t for t in threading.enumerate() if t.name.startswith("filestream-writer")]
+
+
+def test_a_writer_that_was_forgotten_is_closed_at_exit(stream):
+    code = f"""
+        import filestream
+        writer = filestream.open({stream.url!r}).writer()
+        for number in range(1000):
+            writer.append_nowait(b"%d" % number)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        cwd=Path(__file__).resolve().parents[2],
+        check=True,
+    )
+
+    assert b"not closed" in done.stderr
+    assert len(bodies(stream)) == 1000
+    assert stream.summary().open_segments == 0
 
 
 def test_closing_while_others_append_loses_nothing_that_was_acknowledged(stream):

@@ -54,11 +54,11 @@ def test_lines_go_in_and_come_out(run):
 
     assert written.stdout == b""
     assert b"3 events written" in written.stderr
-    assert run("cat", "s").stdout == b"one\ntwo\nthree\n"
-    assert run("tail", "s", "-n", "2").stdout == b"two\nthree\n"
+    assert run("cat", "s").stdout == b"one\ntwo\r\nthree\n"
+    assert run("tail", "s", "-n", "2").stdout == b"two\r\nthree\n"
     assert run("cat", "s", "-c", "1").stdout == b"one\n"
     assert run("cat", "s", "--", "-1").stdout == b"three\n"
-    assert run("cat", "s", "@-10m..end").stdout == b"one\ntwo\nthree\n"
+    assert run("cat", "s", "@-10m..end").stdout == b"one\ntwo\r\nthree\n"
 
 
 def test_json_goes_round(run):
@@ -104,6 +104,7 @@ def test_offsets_are_printed_when_they_are_safe(run):
         (b"[]", "no JSON object"),
         (b"{}", "body"),
         (b'{"body": 5}', "body"),
+        (b'{"body": "x", "header": {"k": "v"}}', "header"),
         (b'{"body_base64": "!"}', "base64"),
         (b'{"body": "x", "headers": {"k": 5}}', "headers"),
         (b'{"body": "x", "headers": []}', ""),
@@ -119,11 +120,12 @@ def test_bad_json_lines_are_named_and_the_lines_before_are_kept(run, line, messa
     if line == b'{"body": "x", "headers": []}':
         run("write", "s", "--json", data=line)  # as good as none
         return
-    failed = run("write", "s", "--json", data=b'{"body": "good"}\n' + line, code=2)
+    failed = run("write", "s", "--json", data=b'{"body": "good"}\n' + line + b"\n{}\n", code=2)
 
     assert b"line 2" in failed.stderr
     assert message.encode() in failed.stderr
     assert b"Lines 1 to 1 are written" in failed.stderr
+    assert b"1 event written" in failed.stderr
     assert run("cat", "s").stdout == b"good\n"
 
 
@@ -155,6 +157,13 @@ def test_exit_codes(run, tmp_path):
     run("create", "s")
     run("create", "s", code=5)
     run("info", "no", code=3)
+    run("ls", "no", code=3)
+    run("doctor", "ghost")
+    assert not (tmp_path / "ghost").exists()
+    run("write", "s", "-t", "1795000000", data=b"a", code=2)
+    run("properties", "s", "ttl=30", code=2)
+    run("create", "x", "-d", "1h", "-p", "partition_duration=2h", code=2)
+    run("tail", "s", "--timeout", "1s", code=2)
     run("cat", "s", "nonsense", code=2)
     run("cat", code=2)
     run("nonsense", code=2)
@@ -198,7 +207,7 @@ def test_nothing_is_destroyed_without_a_yes(run):
 
 def test_a_terminal_is_asked(tmp_path):
     filestream.create(tmp_path / "s")
-    for answer, code in ((b"n\n", 130), (b"y\n", 0)):
+    for answer, code in ((b"n\n", 1), (b"y\n", 0)):
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(ROOT)

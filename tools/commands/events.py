@@ -22,6 +22,20 @@ from filestream.tools.commands.output import event_json, json_option
 from filestream.units import parse_timestamp_ms
 
 _READ_SIZE_BYTES = 1 << 20
+# What cat --json prints; an offset is read over.
+_JSON_NAMES = {"timestamp", "offset", "headers", "body", "body_base64"}
+
+
+class _BadLineError(InvalidRequestError):
+    """A line that is no event.
+
+    Attributes:
+        written: how many lines before it are in the stream.
+    """
+
+    def __init__(self, message: str, written: int) -> None:
+        super().__init__(message)
+        self.written = written
 
 
 @click.command()
@@ -47,8 +61,8 @@ def write(
 ) -> None:
     """Append lines of stdin as events, each as soon as it comes.
 
-    With --json each line is an object with "body" (or "body_base64"), and optionally "headers" and
-    "timestamp".
+    A line's bytes are the body, without the newline. With --json each line is an object with "body"
+    (or "body_base64"), and optionally "headers" and "timestamp": what cat --json prints.
     """
     headers: dict[str, str | None] = {}
     for assignment in headers_:
@@ -66,14 +80,19 @@ def write(
     try:
         with stream.writer(writer_id) as writer:
             for lines in _lines(sys.stdin.buffer, stream.properties.event_size_bytes_max):
-                written = _append(writer, lines, count, headers, stamp, as_json=as_json_)
+                try:
+                    written = _append(writer, lines, count, headers, stamp, as_json=as_json_)
+                except _BadLineError as error:
+                    count = error.written
+                    raise
                 count += len(lines)
                 if offsets:
                     click.echo("\n".join(map(str, written)))
                 if shows_count:
                     click.echo(f"\r{count:,} events", err=True, nl=False)
     finally:
-        click.echo(f"{chr(13) if shows_count else ''}{count:,} events written", err=True)
+        noun = "event" if count == 1 else "events"
+        click.echo(f"{chr(13) if shows_count else ''}{count:,} {noun} written", err=True)
 
 
 def _append(
@@ -90,21 +109,24 @@ def _append(
     events: list[tuple[bytes, dict[str, str | None]]] = []
     stamps: list[int | None] = []
     now_ms = SystemClock().now_ms()
+    failure: _BadLineError | None = None
     for number, line in enumerate(lines, before + 1):
         try:
             body, own_headers, own_stamp = _parse_json_line(line, now_ms)
             every = {**headers, **own_headers}
             encode_event(body, every)
         except InvalidRequestError as error:
-            raise InvalidRequestError(
-                f"line {number}: {error} Lines 1 to {before} are written."
-            ) from error
+            kept = f"Lines 1 to {number - 1} are written." if number > 1 else "Nothing is written."
+            failure = _BadLineError(f"line {number}: {error} {kept}", number - 1)
+            break
         events.append((body, every))
         stamps.append(stamp if own_stamp is None else own_stamp)
-    given = [value for value in stamps if value is not None]
-    if not given:
-        return writer.append_many(events)
-    return writer.append_many(events, [now_ms if value is None else value for value in stamps])
+    has_time = any(value is not None for value in stamps)
+    times = [now_ms if value is None else value for value in stamps] if has_time else None
+    appended = writer.append_many(events, times)
+    if failure is not None:
+        raise failure
+    return appended
 
 
 def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | None], int | None]:
@@ -114,6 +136,10 @@ def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | N
         raise InvalidRequestError(f"no JSON: {line!r:.80}.") from error
     if not isinstance(raw, dict):
         raise InvalidRequestError("no JSON object.")
+    if unknown := sorted(set(raw) - _JSON_NAMES):
+        raise InvalidRequestError(
+            f"unknown name {unknown[0]!r:.50}; known: {', '.join(sorted(_JSON_NAMES))}."
+        )
     if isinstance(raw.get("body"), str):
         body = raw["body"].encode("utf-8", "surrogatepass")
     elif isinstance(raw.get("body_base64"), str):
@@ -126,15 +152,30 @@ def _parse_json_line(line: bytes, now_ms: int) -> tuple[bytes, dict[str, str | N
     headers = raw.get("headers") or {}
     if not isinstance(headers, dict):
         raise InvalidRequestError('"headers" must be an object.')
-    moment = raw.get("timestamp")
+    return body, headers, _parse_moment(raw.get("timestamp"), now_ms)
+
+
+def _parse_moment(moment: object, now_ms: int) -> int | None:
     if moment is None:
-        return body, headers, None
+        return None
     if isinstance(moment, bool) or not isinstance(moment, (int, str)):
         raise InvalidRequestError('"timestamp" must be ISO 8601 text or milliseconds.')
     stamp = moment if isinstance(moment, int) else parse_timestamp_ms(moment, now_ms=now_ms)
     if not 0 < stamp <= TIMESTAMP_MS_MAX:
         raise InvalidRequestError(f'"timestamp" must lie between 1970 and 9999: {moment!r:.40}.')
-    return body, headers, stamp
+    return stamp
+
+
+def _parse_body(raw: dict[str, Any]) -> bytes:
+    if isinstance(raw.get("body"), str):
+        text: str = raw["body"]
+        return text.encode("utf-8", "surrogatepass")
+    if isinstance(raw.get("body_base64"), str):
+        try:
+            return base64.b64decode(raw["body_base64"], validate=True)
+        except ValueError as error:
+            raise InvalidRequestError("body_base64 is no base64.") from error
+    raise InvalidRequestError('the object needs "body" (text) or "body_base64".')
 
 
 def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
@@ -151,7 +192,7 @@ def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
         if newline:
             lines = b"".join((*rest, head)).split(b"\n")
             rest, rest_size = [], 0
-            yield [line.removesuffix(b"\r") for line in lines]
+            yield lines
         rest.append(tail)
         rest_size += len(tail)
         if rest_size > size_max + _READ_SIZE_BYTES:
@@ -172,8 +213,9 @@ def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
 def cat(url: str, span: str, count: int | None, on_corrupt: OnCorrupt, as_json_: bool) -> None:
     """Print events and stop at the end.
 
-    RANGE is a position or two: start, end, -100, @2026-11-20T10:00Z, @-10m, an offset, A..B.
-    Write -- before a range that begins with a minus.
+    RANGE is a position or two: start, end, -100, @2026-11-20T10:00Z, @-10m, an offset, A..B. Times
+    without a zone are UTC. Write -- before a range that begins with a minus. Only --json shows where
+    one body ends and the next begins when bodies hold newlines.
     """
     start, end = parse_range(span, now_ms=SystemClock().now_ms())
     events = streams.open(url).read(start, end, on_corrupt=on_corrupt)
@@ -198,6 +240,8 @@ def tail(
     as_json_: bool,
 ) -> None:
     """Print the last events, and with -f whatever comes, for ever."""
+    if timeout is not None and not follow:
+        raise click.UsageError("--timeout goes with -f.")
     stream = streams.open(url)
     now_ms = SystemClock().now_ms()
     position = Last(lines) if start is None else parse_position(start, now_ms=now_ms)

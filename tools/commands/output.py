@@ -48,13 +48,14 @@ def confirm(what: str, *, yes: bool) -> None:
 
     Raises:
         click.UsageError: nobody can be asked.
-        click.Abort: the answer was no.
+        click.ClickException: the answer was no.
     """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(f"{what} Nobody can be asked here: repeat with --yes, or --dry-run.")
-    click.confirm(f"{what} Go on?", abort=True, err=True)
+    if not click.confirm(f"{what} Go on?", err=True):
+        raise click.ClickException("nothing was done.")
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """Commands about whole streams: create, ls, info, properties, truncate, retention, rm."""
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from filestream.errors import InvalidRequestError
+from filestream.errors import InvalidRequestError, NotFoundError
 from filestream.partitions import stream as streams
 from filestream.settings import StreamProperties
+from filestream.storage.open import normalise_url, split_url
 from filestream.tools.commands.output import as_json, confirm, json_option, print_facts
 from filestream.units import format_size, format_timestamp
 
@@ -32,15 +34,21 @@ def _changes(assignments: tuple[str, ...]) -> dict[str, object]:
 
 @click.command()
 @click.argument("url")
-@click.option("-d", "--partition-duration", default="1d", show_default=True, help="As 1h or 1d.")
+@click.option("-d", "--partition-duration", help="As 1h or 1d; 1d when not given.")
 @click.option("-p", "--property", "properties_", multiple=True, metavar="NAME=VALUE")
 @json_option
-def create(url: str, partition_duration: str, properties_: tuple[str, ...], as_json_: bool) -> None:
+def create(
+    url: str, partition_duration: str | None, properties_: tuple[str, ...], as_json_: bool
+) -> None:
     """Create a stream.
 
     Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os.
     """
-    chosen: dict[str, Any] = {"partition_duration": partition_duration, **_changes(properties_)}
+    chosen: dict[str, Any] = _changes(properties_)
+    if partition_duration is not None:
+        if "partition_duration" in chosen:
+            raise click.UsageError("the partition duration is given twice.")
+        chosen["partition_duration"] = partition_duration
     StreamProperties.parse(chosen)  # Before the names become arguments.
     made = streams.create(url, **chosen)
     if as_json_:
@@ -54,6 +62,9 @@ def create(url: str, partition_duration: str, properties_: tuple[str, ...], as_j
 @json_option
 def ls(root: str, as_json_: bool) -> None:
     """List the streams directly below a directory."""
+    scheme, path = split_url(normalise_url(root))
+    if scheme == "file" and not Path(path).is_dir():
+        raise NotFoundError(f"there is no such directory: {path}")
     found = streams.list_streams(root)
     if as_json_:
         for url in found:
@@ -117,7 +128,22 @@ def info(url: str, as_json_: bool) -> None:
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
 @json_option
 def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
-    """Show a stream's properties, or change some: `properties clicks ttl=30d`."""
+    r"""Show a stream's properties, or change some: `properties clicks ttl=30d`.
+
+    \b
+    ttl              events older than this are not delivered, and removed; 0 for never
+    retention        how long truncated generations stay on disk
+    acknowledgement  what a returned append survives: disk, os or memory
+    compression      none or zstd
+    event_size       a larger event is refused
+    block_size       events of one block at the most; larger ones are cut
+    index_interval   data between two index entries
+    segment_size, segment_age, segment_idle   when a segment is sealed
+    partition_duration, format                fixed at creation
+
+    Durations take a unit (90s, 1h30m, 30d), sizes may (256KiB, 64MB). Writers that are open keep
+    what they were opened with.
+    """
     stream = streams.open(url)
     now = stream.update_properties(**_changes(changes)) if changes else stream.properties
     if as_json_:
@@ -165,6 +191,8 @@ def retention(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
     if removals and not dry_run:
         confirm(f"This removes {len(removals)} directories of {stream.url}.", yes=yes)
         removals = stream.apply_retention()
+    if not removals:
+        click.echo("nothing to remove", err=True)
     for removal in removals:
         if as_json_:
             as_json({"key": removal.key, "reason": removal.reason, "dry_run": dry_run})
