@@ -152,6 +152,26 @@ def test_available_now_ends_and_goes_on_from_its_checkpoint(spark, stream, tmp_p
     assert rows(spark, "available", tmp_path / "c")[-1] == b"late-4"
 
 
+def test_available_now_ends_while_writers_go_on(stream):
+    """Asked as Spark asks, without a JVM: events of later must not move the offset."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from filestream.consumers.spark.source import FilestreamDataSource
+
+    source = FilestreamDataSource({"path": stream.url, "startingOffsets": "earliest"})
+    reader = source.streamReader(StructType([StructField("body", BinaryType())]))
+    with stream.writer() as writer:
+        writer.append(b"before", timestamp_ms=START)
+        reader.prepareForTriggerAvailableNow()
+        writer.append_many([b"later"] * 5, START)
+        end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        assert end["records"] == 601
+        for _ in range(3):
+            writer.append(b"later still", timestamp_ms=START)
+            assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
 def n_days(count):
     return count * DAY
 

@@ -23,6 +23,7 @@ from filestream.errors import (
     FilestreamError,
     InvalidRequestError,
     NotFoundError,
+    UnavailableError,
     UnsupportedVersionError,
 )
 from filestream.partitions.layout import Offset
@@ -940,3 +941,69 @@ def test_the_last_events_of_writers_that_overlap_in_time(tmp_path):
         place = expected.index(event.body)
         assert bodies(stream.read(event.offset)) == expected[place:]
         assert bodies(stream.read("start", event.offset)) == expected[:place]
+
+
+def test_a_tail_that_failed_stays_failed(tmp_path, monkeypatch):
+    """What it held in hand is lost with the error, so going on would skip events."""
+    stream = filestream.create(tmp_path / "s")
+    with stream.writer("a") as one, stream.writer("b") as two:
+        one.append(b"a0")
+        two.append(b"b0")
+    storage = type(stream.view().storage)
+    real, calls = storage.read, []
+
+    def flaky(self, key, position, size):
+        calls.append(key)
+        if key.endswith("b.000000.dat") and calls.count(key) == 3:
+            raise UnavailableError("by order of the test")
+        return real(self, key, position, size)
+
+    with stream.tail("start", timeout=1) as tail:
+        monkeypatch.setattr(storage, "read", flaky)
+        found = []
+        with pytest.raises(UnavailableError):
+            for event in tail:
+                found.append(event.body)
+        with pytest.raises(UnavailableError):
+            next(tail)
+    assert found in ([], [b"a0"])
+
+
+def test_damage_at_the_end_of_a_live_segment_is_neither_repeated_nor_the_end(tmp_path):
+    stream = filestream.create(tmp_path / "s")
+    with stream.writer() as writer:
+        for number in range(6):
+            writer.append(b"%d" % number)
+        offsets = [event.offset for event in stream.read()]
+        path = data_files(stream)[0]
+        good = path.read_bytes()
+        for place, flip in ((2, 0x80), (8, 0x40), (14, 1)):
+            damaged = bytearray(good)
+            damaged[offsets[2].position + (0 if place == 2 else place)] ^= flip
+            path.write_bytes(bytes(damaged))
+            for start in ("start", "@-1h", "end", "-3"):
+                if start != "end":
+                    with pytest.raises(CorruptDataError):
+                        list(stream.tail(start, timeout=0.01))
+                with stream.tail(start, timeout=0.01, on_corrupt="skip") as tail:
+                    expected = {
+                        "start": [0, 1, 3, 4, 5],
+                        "@-1h": [0, 1, 3, 4, 5],
+                        "end": [],
+                        "-3": [3, 4, 5],
+                    }
+                    assert bodies(tail) == [b"%d" % n for n in expected[start]], (start, place)
+        path.write_bytes(good)
+
+
+def test_a_tail_looks_once_more_before_its_time_is_up(tmp_path):
+    stream = filestream.create(tmp_path / "s")
+    with stream.writer() as writer:
+        writer.append(b"1")
+        found = []
+        for event in stream.tail("start", timeout=0.2):
+            found.append(event.body)
+            if len(found) == 1:
+                writer.append(b"2")
+                threading.Event().wait(0.4)  # the caller takes its time
+    assert found == [b"1", b"2"]

@@ -723,3 +723,24 @@ def test_every_single_call_may_fail_and_nothing_acknowledged_is_lost():
         found = faulty.bodies()
         assert [body for body in found if body in acknowledged] == acknowledged, number
         assert len(found) == len(set(found)), number
+
+
+def test_an_interrupted_close_keeps_the_writer_open_and_its_id(stream, monkeypatch):
+    writer = stream.writer("mine")
+    writer.append(b"1")
+    real = writer._drain.run
+
+    def interrupted(work):
+        monkeypatch.setattr(writer._drain, "run", real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._drain, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+
+    with pytest.raises(ConflictError):
+        stream.writer("mine")
+    writer.append(b"2")
+    writer.close()
+    assert bodies(stream) == [b"1", b"2"]
+    stream.writer("mine").close()
