@@ -13,12 +13,11 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
-from filestream.codec import EncodedEvent, encode_event
+from filestream.codec import EncodedEvent
 from filestream.coordination.base import PropertyStore
 from filestream.errors import (
     FencedError,
@@ -29,6 +28,7 @@ from filestream.errors import (
 from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.drain import Drain, Work
 from filestream.partitions.generations import Generations
+from filestream.partitions.intake import Body, Headers, Intake
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
 from filestream.partitions.layout import Offset
 from filestream.partitions.writer_ids import claim_writer_id
@@ -42,11 +42,7 @@ __all__ = ["StreamWriter"]
 
 logger = logging.getLogger(__name__)
 
-Body = bytes | bytearray | memoryview
-Headers = Mapping[str, str | None] | None
-
 _QUEUE_SIZE_BYTES: Final = 16 << 20
-_HEADERS_SIZE_BYTES_MAX: Final = 64 << 10
 _CLOSED: Final = "the writer is closed: open another with stream.writer()"
 
 
@@ -106,8 +102,8 @@ class StreamWriter:
         writer_id: str | None = None,
     ) -> None:
         self._url = storage.url
-        self._properties = properties
         self._clock = clock
+        self._intake = Intake(properties, clock)
         self._claim, self.writer_id = claim_writer_id(store, writer_id)
         # Only the leader of the drain calls it.
         self._lane = Lane(
@@ -157,8 +153,8 @@ class StreamWriter:
             UnavailableError: the store failed. The event **may** be in the stream.
             NotFoundError: the stream was deleted.
         """
-        event = self._encode(body, headers)
-        work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
+        event = self._intake.encode(body, headers)
+        work = _Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
         self._drain.run(work)
         return work.placed.offset(work.start)
 
@@ -198,8 +194,8 @@ class StreamWriter:
         Raises:
             InvalidRequestError: as ``append``.
         """
-        event = self._encode(body, headers)
-        stamp = None if timestamp_ms is None else self._check_timestamp(timestamp_ms)
+        event = self._intake.encode(body, headers)
+        stamp = None if timestamp_ms is None else self._intake.check_timestamp(timestamp_ms)
 
         def extend(work: Work) -> int:
             if not isinstance(work, _Append) or not work.is_loose or work.size > COMMIT_SIZE_BYTES:
@@ -227,8 +223,8 @@ class StreamWriter:
         self, body: Body, headers: Headers = None, timestamp_ms: int | None = None
     ) -> Offset:
         """``append`` for tasks: many tasks share one sync, and none blocks the event loop."""
-        event = self._encode(body, headers)
-        work = _Append([event], self._stamps(timestamp_ms, 1), len(event))
+        event = self._intake.encode(body, headers)
+        work = _Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
         await self._run_async(work)
         return work.placed.offset(work.start)
 
@@ -312,67 +308,14 @@ class StreamWriter:
 
     # -- on the caller's thread --------------------------------------------------------------
 
-    def _encode(self, body: Body, headers: Headers) -> EncodedEvent:
-        event = encode_event(body, headers)
-        most = self._properties.event_size_bytes_max
-        if len(event) > most and memoryview(body).nbytes > most:
-            raise InvalidRequestError(
-                f"the event is too large: raise the stream's event_size, or split it. "
-                f"size={len(event)} most={self._properties.event_size_bytes_max}"
-            )
-        if headers:
-            size = len(event) - len(body)
-            most = min(_HEADERS_SIZE_BYTES_MAX, self._properties.block_size_bytes_max // 2)
-            if size > most:
-                raise InvalidRequestError(f"headers are too large. size={size} most={most}")
-        return event
-
-    def _check_timestamp(self, timestamp_ms: object) -> int:
-        if isinstance(timestamp_ms, bool) or not isinstance(timestamp_ms, int):
-            raise InvalidRequestError(
-                f"timestamp_ms must be whole milliseconds. timestamp_ms={timestamp_ms!r:.100}"
-            )
-        if not 0 < timestamp_ms <= TIMESTAMP_MS_MAX:
-            raise InvalidRequestError(
-                "no partition can hold this timestamp; it must lie between 1970 and 9999. "
-                f"timestamp_ms={timestamp_ms}"
-            )
-        ttl_ms = self._properties.ttl_ms
-        if ttl_ms and timestamp_ms < self._clock.now_ms() - ttl_ms:
-            raise InvalidRequestError(
-                "the timestamp is older than the stream's ttl: the event would never be read. "
-                f"timestamp_ms={timestamp_ms} ttl_ms={ttl_ms}"
-            )
-        return timestamp_ms
-
     def _work(
         self,
         events: Iterable[Body | tuple[Body, Headers]],
         timestamps_ms: Iterable[int] | int | None,
     ) -> _Append:
-        encode = self._encode
-        try:
-            encoded = [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in events]
-        except TypeError as error:
-            raise InvalidRequestError(
-                f"events must be bodies, or pairs of body and headers. {error!s:.200}"
-            ) from error
-        return _Append(encoded, self._stamps(timestamps_ms, len(encoded)), sum(map(len, encoded)))
-
-    def _stamps(
-        self, timestamps_ms: Iterable[int] | int | None, count: int
-    ) -> list[int | None] | None:
-        if timestamps_ms is None:
-            return None
-        if not isinstance(timestamps_ms, Iterable):
-            same: list[int | None] = [self._check_timestamp(timestamps_ms)]
-            return same * count
-        stamps: list[int | None] = [self._check_timestamp(stamp) for stamp in timestamps_ms]
-        if len(stamps) != count:
-            raise InvalidRequestError(
-                f"there must be one timestamp for each event. events={count} stamps={len(stamps)}"
-            )
-        return stamps
+        encoded = self._intake.encode_many(events)
+        stamps = self._intake.check_timestamps(timestamps_ms, len(encoded))
+        return _Append(encoded, stamps, sum(map(len, encoded)))
 
     async def _run_async(self, work: Work) -> None:
         work.future = asyncio.get_running_loop().create_future()

@@ -188,28 +188,26 @@ def test_a_fixed_uniform_timestamp_is_used():
     assert events == [(77, b"x", {})]
 
 
-@pytest.mark.parametrize("size", range(len(E3) + 1))
-def test_e3_cut_at_every_byte_is_a_true_prefix(size):
-    count = 0 if size < 375 else 2 if size < 413 else 4 if size < 470 else 5
-    position = next(p for p in (470, 413, 375, 340, 0) if size >= p)
-
-    events, reader = read(E3[:size])
-
-    assert events == E3_EVENTS[:count]
-    assert reader.position == position
-    assert reader.is_over == (size == len(E3))
+# Where each format's file can be read up to, and how many events stand before that.
+E3_SEAMS = {0: 0, 340: 0, 375: 2, 413: 4, 470: 5}
+E2_SEAMS = {0: 0, 169: 0, 192: 2, 209: 3, 236: 5}
 
 
-@pytest.mark.parametrize("size", range(len(E2) + 1))
-def test_e2_cut_at_every_byte_is_a_true_prefix(size):
-    count = 0 if size < 192 else 2 if size < 209 else 3 if size < 236 else 5
-    position = next(p for p in (236, 209, 192, 169, 0) if size >= p)
+@pytest.mark.parametrize(
+    ("file", "size", "all_events", "seams"),
+    [(E3, size, E3_EVENTS, E3_SEAMS) for size in range(len(E3) + 1)]
+    + [(E2, size, E2_EVENTS, E2_SEAMS) for size in range(len(E2) + 1)],
+    ids=[f"E3-{size}" for size in range(len(E3) + 1)]
+    + [f"E2-{size}" for size in range(len(E2) + 1)],
+)
+def test_a_file_cut_at_every_byte_is_a_true_prefix(file, size, all_events, seams):
+    seam = max(position for position in seams if position <= size)
 
-    events, reader = read(E2[:size])
+    events, reader = read(file[:size])
 
-    assert events == E2_EVENTS[:count]
-    assert reader.position == position
-    assert reader.is_over == (size == len(E2))
+    assert events == all_events[: seams[seam]]
+    assert reader.position == seam
+    assert reader.is_over == (size == len(file))
 
 
 @pytest.mark.parametrize("finished", [False, True])
@@ -462,9 +460,11 @@ def test_no_bytes_at_all_crash_the_parser(data):
 @given(st.binary(max_size=300), st.sampled_from([b"E1", b"E2", b"E3", b""]))
 def test_no_bytes_at_all_crash_the_reader(data, magic):
     try:
-        read(magic + data, finished=True, rounds=1)
+        events, reader = read(magic + data, finished=True, rounds=1)
     except (CorruptDataError, UnsupportedVersionError):
-        pass
+        return
+    assert not events or (magic + data)[:2] != b"E3"  # The older formats have no checksum.
+    assert 0 <= reader.position <= len(magic + data)
 
 
 def test_an_index_of_another_file_is_dropped():

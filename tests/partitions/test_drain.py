@@ -57,6 +57,20 @@ def drain_of(perform, background=None, size=1 << 30):
     return drain
 
 
+def run_first_then_queue(drain, threads, entered, gate):
+    """Start a leader, let it in, queue the rest behind it, and only then open its gate."""
+    threads[0].start()
+    assert entered.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while len(drain._queue) < len(threads) - 1:
+        time.sleep(0.001)  # noqa: TID251 - waits for other threads, not for time
+    gate.set()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def test_work_is_done_once_in_order_per_thread():
     done = []
     busy = []
@@ -96,15 +110,7 @@ def test_waiting_work_is_done_in_one_batch():
 
     drain = drain_of(perform)
     threads = [threading.Thread(target=drain.run, args=(Item(),)) for _ in range(10)]
-    threads[0].start()
-    assert entered.wait(10)
-    for thread in threads[1:]:
-        thread.start()
-    while len(drain._queue) < 9:
-        time.sleep(0.001)  # noqa: TID251 - waits for other threads, not for time
-    gate.set()
-    for thread in threads:
-        thread.join(10)
+    run_first_then_queue(drain, threads, entered, gate)
 
     assert batches == [1, 9]
 
@@ -167,16 +173,7 @@ def test_an_interrupted_leader_frees_the_others():
             outcomes.append("failed")
 
     threads = [threading.Thread(target=produce) for _ in range(8)]
-    threads[0].start()
-    assert entered.wait(10)
-    for thread in threads[1:]:
-        thread.start()
-    while len(drain._queue) < 7:
-        time.sleep(0.001)  # noqa: TID251 - waits for other threads, not for time
-    gate.set()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
+    run_first_then_queue(drain, threads, entered, gate)
 
     assert sorted(outcomes) == ["interrupted"] + ["ok"] * 7
 

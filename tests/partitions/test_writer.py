@@ -47,6 +47,14 @@ def bodies(stream):
     return [event.body for event in stream.read()]
 
 
+def test_a_body_is_measured_in_bytes_whatever_its_items_are(stream):
+    body = memoryview(b"\x01\x02\x03\x04" * 50_000).cast("I")
+    with stream.writer() as writer:
+        writer.append(body, {"name": "value"})
+
+    assert bodies(stream) == [bytes(body)]
+
+
 def test_an_append_returns_the_place_of_its_event(stream):
     with stream.writer() as writer:
         offsets = [writer.append(b"%d" % number, {"n": str(number)}) for number in range(5)]

@@ -149,8 +149,11 @@ def test_every_command_has_json(run):
         ("rm", "s", "--dry-run"),
         ("rm", "s", "--yes"),
     ):
-        for line in run(*words, "--json").stdout.splitlines():
-            json.loads(line)
+        lines = run(*words, "--json").stdout.splitlines()
+        # One line for each finding, and this stream is sound.
+        assert bool(lines) == (words[0] != "verify"), words
+        for line in lines:
+            assert isinstance(json.loads(line), dict), words
 
 
 def test_exit_codes(run, tmp_path):
