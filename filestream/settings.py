@@ -7,7 +7,12 @@ from typing import Any, Final, Literal, get_args
 
 from filestream.errors import CorruptDataError, InvalidRequestError, UnsupportedVersionError
 from filestream.segment_writer import Acknowledgement, SegmentFormat
-from filestream.units import format_duration, format_size, parse_duration_ms, parse_size_bytes
+from filestream.units import (
+    format_duration,
+    format_size_exactly,
+    parse_duration_ms,
+    parse_size_bytes,
+)
 
 __all__ = ["StreamProperties"]
 
@@ -140,7 +145,7 @@ class StreamProperties:
             if "_ms" in field.name:
                 value = format_duration(value) if value else "0"
             elif "_bytes" in field.name:
-                value = format_size(value).replace(".0 ", "").replace(" ", "")
+                value = format_size_exactly(value)
             shown[_short(field.name)] = str(value)
         return shown
 

@@ -9,6 +9,7 @@ from filestream.errors import InvalidRequestError
 __all__ = [
     "format_duration",
     "format_size",
+    "format_size_exactly",
     "format_timestamp",
     "parse_duration_ms",
     "parse_size_bytes",
@@ -99,6 +100,14 @@ def format_size(size_bytes: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"
+
+
+def format_size_exactly(size_bytes: int) -> str:
+    """The shortest text that ``parse_size_bytes`` turns back into the same number."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if size_bytes and size_bytes % (1 << shift) == 0:
+            return f"{size_bytes >> shift}{unit}"
+    return str(size_bytes)
 
 
 def parse_timestamp_ms(text: str, *, now_ms: int) -> int:

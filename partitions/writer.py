@@ -152,6 +152,8 @@ class StreamWriter:
             InvalidRequestError: bad body, header or timestamp; nothing was written.
             UnavailableError: the store failed. The event **may** be in the stream.
             NotFoundError: the stream was deleted.
+            ConflictError: another process writes with this id.
+            FencedError: the writer was made before a fork, by the parent.
         """
         event = self._intake.encode(body, headers)
         work = _Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))

@@ -35,11 +35,17 @@ def seed() -> int:
     return chosen
 
 
-def missing(what: str) -> None:
+def skip_for_lack_of(what: str) -> None:
     """Skip because of something that this machine lacks; a failure where all is required."""
     if REQUIRE_ALL:
         pytest.fail(f"{what}, and FILESTREAM_REQUIRE_ALL=1")
     pytest.skip(what)
+
+
+@pytest.fixture
+def missing():
+    """``skip_for_lack_of``, for a test that finds out by itself."""
+    return skip_for_lack_of
 
 
 @pytest.fixture(scope="session")
@@ -47,11 +53,11 @@ def spark(tmp_path_factory):
     """One local Spark for all tests."""
     home = os.environ.get("JAVA_HOME")
     if not (shutil.which(f"{home}/bin/java") if home else shutil.which("java")):
-        missing("no Java: set JAVA_HOME, or run the tests with make test")
+        skip_for_lack_of("no Java: set JAVA_HOME, or run the tests with make test")
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        missing("no PySpark: pip install 'filestream-engine[spark]'")
+        skip_for_lack_of("no PySpark: pip install 'filestream-engine[spark]'")
     from filestream.consumers.spark.register import register
 
     warehouse = tmp_path_factory.mktemp("spark")

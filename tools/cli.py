@@ -1,7 +1,8 @@
 """The command line: one flat level of commands, the same in a pipe as on a terminal.
 
 The contract: stdout carries data and nothing else; progress, hints and errors go to stderr; no pager,
-no colour in a pipe, no question without a terminal; ``--json`` everywhere. Exit codes: 0 ok, 1
+no colour in a pipe, no question without a terminal; ``--json`` wherever there is
+data (the demonstration tells its story on stdout and has none). Exit codes: 0 ok, 1
 failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 nobody reads any more.
 """
 
@@ -94,7 +95,8 @@ def _root(verbose: int) -> None:
 
     A stream is named by a path or a URL: clicks, /data/clicks, file:///data/clicks.
 
-    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted.
+    Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted,
+    141 nobody reads stdout any more.
     """
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")

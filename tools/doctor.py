@@ -53,7 +53,7 @@ def _java() -> str:
     home = os.environ.get("JAVA_HOME")
     path = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
     if path is None:
-        return "not found; Spark needs Java 17 or 21 (JAVA_HOME, or java on the PATH)"
+        return "not found; Spark needs Java 17 or newer (JAVA_HOME, or java on the PATH)"
     shown = subprocess.run([path, "-version"], capture_output=True, text=True, check=False)
     return f"{(shown.stderr.splitlines() or ['?'])[0]} {path}"
 

@@ -19,9 +19,13 @@ from filestream.segment_map import SegmentEnd, segment_end
 from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
 
-__all__ = ["Split", "batch_splits", "cut", "pack", "read_splits", "segment_ranges"]
+__all__ = ["DataLossError", "Split", "batch_splits", "cut", "pack", "read_splits", "segment_ranges"]
 
 logger = logging.getLogger(__name__)
+
+
+class DataLossError(NotFoundError):
+    """Unread events are gone, and the query was to fail then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +184,20 @@ def read_splits(
     *,
     generation: int,
     on_corrupt: OnCorrupt = "raise",
-    skips_lost: bool = False,
+    skips_truncated: bool = False,
+    skips_expired: bool = False,
 ) -> Iterator[Piece]:
     """The blocks of some splits, checked and cut to their bounds.
 
     Args:
         generation: of the splits.
-        skips_lost: go on where files are gone because the stream was truncated or they expired.
+        skips_truncated: go on where files are gone because the stream was truncated.
+        skips_expired: go on where files are gone because they expired after they were planned.
 
     Raises:
         CorruptDataError: damage, or a file that is missing for no reason.
         FencedError: the stream was truncated and the files are gone.
+        DataLossError: files expired and are gone.
     """
     for split in splits:
         try:
@@ -203,7 +210,14 @@ def read_splits(
                     "the stream was truncated while it was read. "
                     f"generation={generation} current={current.number} url={view.storage.url}"
                 )
-            if failure is None or (skips_lost and isinstance(failure, FencedError)):
+            if failure is None:
+                failure = DataLossError(
+                    "files expired before they were read. Set failOnDataLoss=false to go on "
+                    f"without them. {error}"
+                )
+            if (skips_expired and isinstance(failure, DataLossError)) or (
+                skips_truncated and isinstance(failure, FencedError)
+            ):
                 logger.warning("files are gone and were skipped: %s", error)
                 continue
             raise failure from error

@@ -37,7 +37,7 @@ from filestream.clock import SystemClock
 from filestream.consumers.spark.frontier import Frontier, Limit
 from filestream.consumers.spark.offsets import StreamOffset, Symbol, parse_offset
 from filestream.consumers.spark.options import SourceOptions, parse_options
-from filestream.consumers.spark.plan import Split, batch_splits, pack, read_splits
+from filestream.consumers.spark.plan import DataLossError, Split, batch_splits, pack, read_splits
 from filestream.errors import (
     CorruptDataError,
     FencedError,
@@ -73,6 +73,7 @@ _TYPES: Final = {
     "index": "int",
 }
 _CODES: Final = (
+    (DataLossError, "FS_DATA_LOSS"),
     (CorruptDataError, "FS_CORRUPT"),
     (FencedError, "FS_TRUNCATED"),
     (NotFoundError, "FS_NOT_FOUND"),
@@ -148,7 +149,8 @@ class _Reading:
                 partition.splits,
                 generation=partition.generation,
                 on_corrupt=asked.on_corrupt,
-                skips_lost=not asked.fails_on_truncate,
+                skips_truncated=not asked.fails_on_truncate,
+                skips_expired=not asked.fails_on_loss,
             )
             for batch in batches_of(
                 pieces,
@@ -304,16 +306,12 @@ class _StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNo
             return StreamOffset(current, {}, before.records, before.from_ms)
         lost = frontier.lost(before)
         if lost and self._asked.fails_on_loss:
-            raise _DataLossError(
-                "FS_DATA_LOSS: unread files expired or were removed. Set failOnDataLoss=false to "
+            raise DataLossError(
+                "unread files expired or were removed. Set failOnDataLoss=false to "
                 f"go on without them. first={lost[0].partition.name}/{lost[0].writer_id} "
                 f"count={len(lost)} url={self._asked.url}"
             )
         return before
-
-
-class _DataLossError(NotFoundError):
-    """Carries its code already."""
 
 
 def _earlier(end: StreamOffset, target: StreamOffset, before: StreamOffset) -> dict[ChainId, Place]:
@@ -361,7 +359,7 @@ def _coded() -> Iterator[None]:
     except FilestreamError as error:
         text = str(error)
         if text.startswith("FS_"):
-            raise
+            raise  # Coded by an inner room already.
         code = next((code for kind, code in _CODES if isinstance(error, kind)), "FS_UNAVAILABLE")
         if isinstance(error, CorruptDataError):
             raise CorruptDataError(f"{code}: {text}") from error

@@ -12,6 +12,7 @@ import fcntl
 import os
 import select
 import shutil
+import stat
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -136,7 +137,12 @@ class LocalStorage(Storage):
         path = self._path(key)
         # Asked before every acknowledgement, and mostly in vain: access() says no without an
         # exception, at a third of the cost.
-        return os.access(path, os.F_OK) and os.path.isfile(path)
+        if not os.access(path, os.F_OK):
+            return False
+        try:
+            return stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
 
     def list(self, prefix: str) -> Sequence[Entry]:
         """See ``Storage``; links are not followed, so they are no directories here."""

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import filestream
+from filestream.clock import ManualClock
 from filestream.consumers.spark.frontier import Frontier, Limit
 from filestream.consumers.spark.offsets import StreamOffset, Symbol, parse_offset
 from filestream.consumers.spark.options import parse_options
-from filestream.consumers.spark.plan import batch_splits, pack, read_splits
+from filestream.consumers.spark.plan import DataLossError, batch_splits, pack, read_splits
 from filestream.errors import (
     CorruptDataError,
     FencedError,
@@ -24,7 +25,7 @@ from filestream.errors import (
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.layout import Partition
 from filestream.partitions.merge import events_of
-from filestream.partitions.positions import parse_position
+from filestream.partitions.positions import End, Start, parse_position
 from filestream.partitions.snapshot import Bounds, take_snapshot
 
 START = 1_401_408_000_000
@@ -369,9 +370,26 @@ def test_a_truncation_in_mid_query_is_named(stream):
 
     with pytest.raises(FencedError, match="truncated"):
         bodies(stream.view(), splits)
-    assert bodies(stream.view(), splits, skips_lost=True) == []
+    assert bodies(stream.view(), splits, skips_truncated=True) == []
     with pytest.raises(FencedError, match="truncated"):
         frontier.splits(offset, end, 2000)
+
+
+def test_what_expires_after_planning_is_said_to_be_lost(tmp_path):
+    clock = ManualClock(START)
+    stream = filestream.create(tmp_path / "s", ttl="30d", clock=clock)
+    with stream.writer() as writer:
+        writer.append(b"one")
+    snapshot = take_snapshot(stream.view())
+    splits = batch_splits(snapshot, Bounds(snapshot, Start(), End()), 1 << 20)
+    clock.advance(60 * 86_400)
+    stream.apply_retention()
+
+    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
+        bodies(stream.view(), splits)
+    with pytest.raises(DataLossError):
+        bodies(stream.view(), splits, skips_truncated=True)
+    assert bodies(stream.view(), splits, skips_expired=True) == []
 
 
 def test_looking_costs_a_step_for_each_open_file(stream, monkeypatch):

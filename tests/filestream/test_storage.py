@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from filestream.errors import ConflictError, InvalidRequestError, UnavailableError
+from filestream.errors import ConflictError, FilestreamError, InvalidRequestError, UnavailableError
 from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
 from filestream.storage.open import normalise_url, open_storage
@@ -110,8 +110,20 @@ def test_put_if_absent_syncs_the_file_before_its_name(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_says_what_to_do(tmp_path):
+def test_a_link_is_no_file(tmp_path):
+    storage = LocalStorage(tmp_path)
+    storage.put_if_absent("there", b"data")
+    (tmp_path / "link").symlink_to("there")
+
+    assert storage.exists("there")
+    assert not storage.exists("link")
+    with pytest.raises(FilestreamError):
+        storage.read("link", 0, 1)
+
+
+def test_a_full_disk_says_what_to_do(tmp_path, missing):
+    if not Path("/dev/full").exists():
+        missing("this system has no /dev/full")
     (tmp_path / "file").symlink_to("/dev/full")
     storage = LocalStorage(tmp_path)
 
@@ -188,12 +200,12 @@ def test_a_lock_is_free_when_its_holder_is_killed(tmp_path):
     storage.lock("name").close()
 
 
-def test_a_waker_tells_of_writes_and_of_new_names(tmp_path):
+def test_a_waker_tells_of_writes_and_of_new_names(tmp_path, missing):
     storage = LocalStorage(tmp_path)
     appender = storage.create("d/file")
     waker = storage.waker()
     if waker is None:
-        pytest.skip("this system has no inotify")
+        missing("this system has no inotify")
     assert waker.watch("d")
     assert not waker.watch("missing")
 

@@ -1,6 +1,8 @@
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from filestream.errors import InvalidRequestError
 from filestream.partitions.layout import Offset
@@ -8,6 +10,7 @@ from filestream.partitions.positions import At, End, Last, Start, parse_position
 from filestream.units import (
     format_duration,
     format_size,
+    format_size_exactly,
     format_timestamp,
     parse_duration_ms,
     parse_size_bytes,
@@ -126,6 +129,13 @@ def test_sizes(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(InvalidRequestError):
         parse_size_bytes(text)
+
+
+@given(st.integers(0, 1 << 50))
+def test_an_exact_size_is_read_back(size):
+    assert parse_size_bytes(format_size_exactly(size)) == size
+    assert parse_size_bytes(format_size_exactly(size << 20)) == size << 20
+    assert format_size_exactly(3 << 20) == "3MiB"
 
 
 def test_values_are_shown_for_people():

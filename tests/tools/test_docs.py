@@ -25,9 +25,15 @@ def test_every_test_that_the_guarantees_name_exists():
         assert (ROOT / path).exists(), path
 
 
-def test_the_properties_in_the_command_line_help_are_all_documented_in_the_code():
-    from filestream.settings import StreamProperties
+def test_every_property_is_explained_in_the_code_and_in_the_help():
+    from click.testing import CliRunner
 
-    shown = StreamProperties().for_people()
-    for name in shown:
+    from filestream.settings import StreamProperties
+    from filestream.tools.commands.streams import properties
+
+    shown = CliRunner().invoke(properties, ["--help"])
+
+    assert shown.exit_code == 0
+    for name in StreamProperties().for_people():
         assert name in StreamProperties.__doc__
+        assert re.search(rf"^ +{name}\b", shown.output, re.MULTILINE), name

@@ -166,18 +166,6 @@ def _parse_moment(moment: object, now_ms: int) -> int | None:
     return stamp
 
 
-def _parse_body(raw: dict[str, Any]) -> bytes:
-    if isinstance(raw.get("body"), str):
-        text: str = raw["body"]
-        return text.encode("utf-8", "surrogatepass")
-    if isinstance(raw.get("body_base64"), str):
-        try:
-            return base64.b64decode(raw["body_base64"], validate=True)
-        except ValueError as error:
-            raise InvalidRequestError("body_base64 is no base64.") from error
-    raise InvalidRequestError('the object needs "body" (text) or "body_base64".')
-
-
 def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
     """Whole lines as they come: one read, one append, so that a slow pipe is not held up.
 

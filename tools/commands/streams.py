@@ -128,22 +128,25 @@ def info(url: str, as_json_: bool) -> None:
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
 @json_option
 def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
-    r"""Show a stream's properties, or change some: `properties clicks ttl=30d`.
+    """Show a stream's properties, or change some: `properties clicks ttl=30d`.
 
     \b
-    ttl              events older than this are not delivered, and removed; 0 for never
-    retention        how long truncated generations stay on disk
-    acknowledgement  what a returned append survives: disk, os or memory
-    compression      none or zstd
-    event_size       a larger event is refused
-    block_size       events of one block at the most; larger ones are cut
-    index_interval   data between two index entries
-    segment_size, segment_age, segment_idle   when a segment is sealed
-    partition_duration, format                fixed at creation
+    ttl                 events older than this are not delivered; 0 for never
+    retention           how long truncated generations stay on disk
+    acknowledgement     what a returned append survives: disk, os or memory
+    compression         none or zstd
+    event_size          a larger event is refused
+    block_size          a block's events at the most; larger ones are cut
+    index_interval      data between two index entries
+    segment_size        a segment is sealed when it has grown so large,
+    segment_age         is so old,
+    segment_idle        or has had no event for so long
+    partition_duration  time that one directory covers; fixed at creation
+    format              E3, or E2 for CDAP; fixed at creation
 
     Durations take a unit (90s, 1h30m, 30d), sizes may (256KiB, 64MB). Writers that are open keep
     what they were opened with.
-    """
+    """  # noqa: D301 - click looks for the character that the escape stands for
     stream = streams.open(url)
     now = stream.update_properties(**_changes(changes)) if changes else stream.properties
     if as_json_:
