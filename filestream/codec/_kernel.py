@@ -362,7 +362,11 @@ class ColumnDecoder:
         position: int64_t,
         has_delta: cython.bint,
     ) -> cython.int:
-        """Events from ``walk_at`` to ``stop``; stops early when headers need more memory."""
+        """Events from ``walk_at`` to ``stop``; stops early when headers need more memory.
+
+        In one piece, longer than a screen: with its numbers read by inlined functions it was 5 to
+        8 % slower for bodies of 16 bytes, and no faster for longer ones.
+        """
         at: Source = self.walk_at
         done: Source = at
         body: Source
