@@ -79,7 +79,7 @@ class Drain:
         self._leader: Work | _Background | None = None
         self._batch: list[Work] = []
         # Done, and not yet told so: kept here so that an interrupt cannot lose it.
-        self._served: list[Work] = []
+        self._served: deque[Work] = deque()
         self._closed: FilestreamError | None = None
 
     def run(self, work: Work) -> None:
@@ -232,18 +232,24 @@ class Drain:
         served = self._served
         if any(work.future is not None for work in served):
             self._wake_tasks()
-        while served:
-            # Told first and forgotten then: after an interrupt it is told twice, not never.
+        while True:
+            # Told first and forgotten then: after an interrupt it is told twice, not never. And
+            # forgotten by name: the next leader may be doing the same, and what it has told must
+            # not make this thread forget somebody else.
             try:
-                parked = served[-1].parked
-                if parked is not None:
-                    parked.release()
-            except (RuntimeError, IndexError):
-                pass  # Told already; or another thread, after an interrupt of ours, was faster.
-            try:
-                served.pop()
+                work = served[0]
             except IndexError:
                 return
+            # Bare try: a context manager costs as much as the release itself.
+            try:
+                if work.parked is not None:
+                    work.parked.release()
+            except RuntimeError:
+                pass  # Told already.
+            try:  # noqa: SIM105
+                served.remove(work)
+            except ValueError:
+                pass  # Forgotten already.
 
     def _wake_tasks(self) -> None:
         """One wake-up of each event loop for the whole batch."""

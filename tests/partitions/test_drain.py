@@ -178,6 +178,32 @@ def test_an_interrupted_leader_frees_the_others():
     assert sorted(outcomes) == ["interrupted"] + ["ok"] * 7
 
 
+def test_two_leaders_that_wake_at_once_leave_nobody_asleep():
+    """While one tells a thread, the next leader tells the same one and is faster."""
+    entered, gate = threading.Event(), threading.Event()
+    items = [Item(value) for value in range(5)]
+
+    class Overtaken:
+        def __init__(self, item):
+            self.item, self.lock = item, item.parked
+
+        def release(self):
+            self.lock.release()
+            drain._served.remove(self.item)
+
+    def perform(batch):
+        entered.set()
+        gate.wait(10)
+        for item in batch:
+            # Not that of the leader: it is awake.
+            if item.value > 1:
+                item.parked = Overtaken(item)
+
+    drain = drain_of(perform)
+    threads = [threading.Thread(target=drain.run, args=(item,), daemon=True) for item in items]
+    run_first_then_queue(drain, threads, entered, gate)
+
+
 def test_an_interrupted_waiter_leaves_the_queue(monkeypatch):
     """Also when it has just been made the leader."""
     entered, gate = threading.Event(), threading.Event()
