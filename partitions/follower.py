@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from filestream.errors import FencedError, NotFoundError
+from filestream.errors import FencedError, NotFoundError, UnavailableError
 from filestream.partitions.catalog import Catalog, PartitionDirectory
 from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.filters import Interval, Piece, select
@@ -76,6 +76,7 @@ class Follower:
         self._list_at_s = 0.0
         self._checked_at_s = 0.0
         self._idle_s = _POLL_S_MIN
+        self._is_alone = False
         self._waker: Waker | None = view.storage.waker()
         # Watches first, then the listing: what happens in between is seen by both.
         self._generation = view.generations.current()
@@ -206,8 +207,16 @@ class Follower:
         if self._generation_key in self._changed or now_s - self._checked_at_s >= _POLL_S_MAX:
             self._changed.discard(self._generation_key)
             self._checked_at_s = now_s
-            if not self._view.generations.is_current(self._generation):
-                self._begin_generation()
+            try:
+                if not self._view.generations.is_current(self._generation):
+                    self._begin_generation()
+            except UnavailableError as error:
+                # Nobody can truncate now either, for all that a reader need know.
+                if not self._is_alone:
+                    logger.warning("reading on without coordination: %s", error)
+                self._is_alone = True
+            else:
+                self._is_alone = False
 
     def _begin_generation(self) -> None:
         """The stream was truncated: what was not read is gone, the new life begins at its start."""

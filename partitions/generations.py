@@ -85,7 +85,9 @@ class Generations:
             after = before + 1
             return _encode(after, now_ms)
 
-        self._store.update(_NAME, change)
+        document = self._store.update(_NAME, change)
+        # Not before nobody can acknowledge into the old one any more.
+        self._store.settle(_NAME, document.version)
         logger.info("generation advanced", extra={"stream": self._url, "generation": after})
         return before, after
 

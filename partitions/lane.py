@@ -27,6 +27,7 @@ from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.rotation import SegmentAge, next_look_s, roll_reason
+from filestream.partitions.writer_ids import WriterClaim
 from filestream.segment_writer import SegmentOptions, SegmentWriter
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
@@ -52,7 +53,7 @@ class _GenerationChangedError(Exception):
 
 class Lane:
     """Args:
-    writer_id: claimed by the caller; no other process writes under it.
+    claim: of the writer id; while it is held, no other process writes under it.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Lane:
         generations: Generations,
         *,
         stream_name: str,
-        writer_id: str,
+        claim: WriterClaim,
         properties: StreamProperties,
         clock: Clock,
         chance: random.Random,
@@ -70,7 +71,7 @@ class Lane:
         self._generations = generations
         self._catalog = Catalog(storage)
         self._stream_name = stream_name
-        self._writer_id = writer_id
+        self._claim = claim
         self._properties = properties
         self._clock = clock
         self._chance = chance
@@ -96,7 +97,7 @@ class Lane:
                 self._generation = self._generations.current()
             with contextlib.suppress(_GenerationChangedError):
                 placed = self._place(batches, self._generation)
-                if self._generations.is_current(self._generation):
+                if self._is_confirmed(self._generation):
                     return placed
             logger.info("generation changed, writing again: %s", self._storage.url)
             self.seal("generation")
@@ -104,6 +105,47 @@ class Lane:
         raise UnavailableError(
             f"the stream is truncated faster than it can be written. url={self._storage.url}"
         )
+
+    def _is_confirmed(self, generation: Generation) -> bool:
+        """Whether what was just synced may be acknowledged; False when the stream was truncated.
+
+        Raises:
+            UnavailableError: nobody can say.
+        """
+        try:
+            is_current = self._generations.is_current(generation)
+            if is_current and not self._claim.is_held:
+                self._hold_on()
+        except UnavailableError:
+            # The next batch asks first, so that no more is written while nobody answers.
+            self._generation = None
+            raise
+        return is_current
+
+    def _hold_on(self) -> None:
+        """The session that held the writer id was lost: did another process write under it since?
+
+        If one did, readers may have left our segment for its; then what we synced last may have
+        been passed over, and must not be acknowledged.
+        """
+        segment = self._segment
+        assert segment is not None
+        try:
+            is_same = self._claim.renew()
+        except ConflictError as error:
+            self.abandon()
+            raise UnavailableError(
+                f"the writer id was lost with the session, and taken by another process; the events "
+                f"may be in the stream. {error}"
+            ) from error
+        followed = self._catalog.next_sequence(segment.partition, segment.writer_id)
+        if not is_same or followed != segment.sequence + 1:
+            self.abandon()
+            raise UnavailableError(
+                "another process wrote under this writer id after the session was lost: the events "
+                f"may be in the stream. writer_id={segment.writer_id!r} url={self._storage.url}"
+            )
+        logger.info("writer id held again after a lost session: %s", segment.key)
 
     def flush(self) -> None:
         """Hand on what acknowledgement level ``memory`` holds back."""
@@ -146,11 +188,11 @@ class Lane:
         generation = self._generation
         if self._file is None or generation is None:
             return False
-        return (
-            self._properties.acknowledgement == "memory"
-            or self._roll_reason() is not None
-            or not self._generations.is_current(generation)
-        )
+        if self._properties.acknowledgement == "memory" or self._roll_reason() is not None:
+            return True
+        with contextlib.suppress(UnavailableError):  # An append will say so, if one comes.
+            return not self._generations.is_current(generation)
+        return False
 
     def next_look_s(self) -> float:
         """Seconds until ``is_look_due`` should be asked; at most 1, to notice a truncation."""
@@ -267,9 +309,11 @@ class Lane:
         if self._generation is None or not self._generations.is_current(self._generation):
             # Truncated or deleted: nothing is to be created there any more.
             raise _GenerationChangedError
-        segment = Segment(
-            partition, self._writer_id, self._catalog.next_sequence(partition, self._writer_id)
-        )
+        if not self._claim.is_held:
+            self._claim.renew()
+        writer_id = self._claim.writer_id
+        sequence = self._catalog.next_sequence(partition, writer_id)
+        segment = Segment(partition, writer_id, sequence)
         file = self._open(segment)
         self._file, self._segment = file, segment
         now_s = self._clock.monotonic_s()

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from filestream.clock import Clock, SystemClock
 from filestream.coordination.base import Document, PropertyStore
-from filestream.coordination.open import open_property_store
+from filestream.coordination.open import check_coordination, open_property_store
 from filestream.documents import decode_document, encode_document
 from filestream.errors import (
     ConflictError,
@@ -213,7 +213,9 @@ class Stream:
         """Start the next generation: every event so far is gone for readers.
 
         When this returns, no append that begins later can be acknowledged in the old generation,
-        by any process. The files stay until ``retention`` removes them.
+        by any process. With ZooKeeper that takes as long as every writer needs to hear of it: some
+        milliseconds, or the lease of a writer that is stopped or cut off (three quarters of the
+        session timeout). The files stay until ``retention`` removes them.
 
         Raises:
             NotFoundError: the stream was deleted.
@@ -260,7 +262,7 @@ class Stream:
         # belongs to this stream is removed: another may be created while we are at it.
         generations = Catalog(self._storage).generations()
         self._storage.delete(DESCRIPTION_KEY)
-        self._storage.delete_tree(store_key(self.id))
+        self._store.delete_all()
         for generation in generations:
             for key in Catalog(self._storage).generation_keys(generation):
                 self._storage.delete_tree(key)
@@ -349,7 +351,9 @@ def create(
 
     Args:
         url: its directory, which is made if need be: ``file:///data/clicks`` or a bare path.
-        coordination: ``"embedded"`` keeps generations and properties beside the stream.
+        coordination: ``"embedded"`` keeps generations, properties and groups beside the stream;
+            ``"zk://host:2181,host2:2181/path?timeout=10s"`` (``zks://`` with TLS) in ZooKeeper, which
+            streams on several hosts need. Written down in the stream, so nobody needs to say it again.
         clock, chance: where time and random numbers come from; for tests.
         properties: ``partition_duration="1d"``, ``ttl="30d"``, ...: see ``StreamProperties``.
 
@@ -359,6 +363,7 @@ def create(
             a place inside another stream.
     """
     storage = open_storage(url)
+    check_coordination(coordination)
     _check_place(storage)
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
@@ -370,7 +375,9 @@ def create(
     first = max(Catalog(storage).generations(), default=0) + 1
     identity = f"{chance.getrandbits(128):032x}"
     description = _Description(identity, coordination, clock.now_ms(), first, made)
-    store = open_property_store(coordination, storage, store_key(identity))
+    store = open_property_store(coordination, storage, store_key(identity), identity)
+    # Before anything is written: a server that does not answer leaves nothing behind.
+    store.list("")
     try:
         storage.put_if_absent(DESCRIPTION_KEY, description.to_document())
     except ConflictError as error:
@@ -425,7 +432,9 @@ def open(
     """
     storage = open_storage(url)
     description = _read_description(storage)
-    store = open_property_store(description.coordination, storage, store_key(description.id))
+    store = open_property_store(
+        description.coordination, storage, store_key(description.id), description.id
+    )
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
     stream = Stream(storage, store, description, clock=clock, chance=chance)

@@ -31,7 +31,7 @@ from filestream.partitions.generations import Generations
 from filestream.partitions.intake import Body, Headers, Intake
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
 from filestream.partitions.layout import Offset
-from filestream.partitions.writer_ids import claim_writer_id
+from filestream.partitions.writer_ids import WriterClaim
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
 
@@ -104,13 +104,13 @@ class StreamWriter:
         self._url = storage.url
         self._clock = clock
         self._intake = Intake(properties, clock)
-        self._claim, self.writer_id = claim_writer_id(store, writer_id)
+        self._claim = WriterClaim(store, writer_id)
         # Only the leader of the drain calls it.
         self._lane = Lane(
             storage,
             Generations(store, storage.url),
             stream_name=stream_name,
-            writer_id=self.writer_id,
+            claim=self._claim,
             properties=properties,
             clock=clock,
             chance=chance,
@@ -131,6 +131,16 @@ class StreamWriter:
         self._is_closed = False
         self._has_no_thread = False
         _writers.add(self)
+        # Last registered, first run: before the connections that a close still needs.
+        atexit.unregister(_close_forgotten_writers)
+        atexit.register(_close_forgotten_writers)
+
+    @property
+    def writer_id(self) -> str:
+        """Names this writer's files. Changes only when its session with ZooKeeper was lost and the
+        id was taken by another process meanwhile, and only if none was asked for.
+        """
+        return self._claim.writer_id
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -480,6 +490,5 @@ def _close_forgotten_writers() -> None:
             logger.error("events were lost: %s", error)  # noqa: TRY400 - nobody is left to raise to
 
 
-atexit.register(_close_forgotten_writers)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_writers_of_parent)

@@ -1,7 +1,8 @@
 """Which writer id a process holds: the one asked for, or the first that is free.
 
 A claim lasts as long as its process, so the id of a dead writer is free again, and that of one that
-is merely stopped is not.
+is merely stopped is not. Where claims hang on a session with a server, one may be lost in between:
+``is_held`` tells, and ``renew`` takes the id back, or another.
 """
 
 from typing import Final
@@ -11,23 +12,74 @@ from filestream.errors import ConflictError
 from filestream.partitions.layout import check_writer_id
 from filestream.storage.base import Lock
 
-__all__ = ["claim_writer_id"]
+__all__ = ["WriterClaim"]
 
 _WRITER_IDS_MAX: Final = 10_000
 
 
-def claim_writer_id(store: PropertyStore, writer_id: str | None) -> tuple[Lock, str]:
-    """Hold an id among all living processes: the one asked for, or the first ``file.N`` free."""
-    if writer_id is not None:
+class WriterClaim:
+    """Holds an id among all living processes, from its birth to ``close``.
+
+    Args:
+        store: of the stream.
+        wanted: the id; None takes the first ``file.N`` that is free.
+
+    Attributes:
+        writer_id: what is held, or was when the session was lost.
+
+    Raises:
+        ConflictError: another living process holds the id.
+    """
+
+    def __init__(self, store: PropertyStore, wanted: str | None) -> None:
+        self._store = store
+        self._is_wanted = wanted is not None
+        self.writer_id = check_writer_id(wanted) if wanted is not None else ""
+        self._lock = self._claim(self.writer_id) if wanted is not None else self._claim_any()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no other process can have the id."""
+        return self._lock.is_held
+
+    def renew(self) -> bool:
+        """Take the id again after it was lost, or another where none was asked for.
+
+        Returns:
+            Whether it is the same id.
+
+        Raises:
+            ConflictError: another living process holds the id that was asked for.
+            UnavailableError: the store does not answer.
+        """
+        before = self.writer_id
+        self._lock.close()
         try:
-            return store.claim(f"writers/{check_writer_id(writer_id)}"), writer_id
+            self._lock = self._claim(before)
+        except ConflictError:
+            if self._is_wanted:
+                raise
+            self._lock = self._claim_any()
+        return self.writer_id == before
+
+    def close(self) -> None:
+        """Give the id back; may be called twice."""
+        self._lock.close()
+
+    def _claim(self, writer_id: str) -> Lock:
+        try:
+            return self._store.claim(f"writers/{writer_id}")
         except ConflictError as error:
             raise ConflictError(
                 f"another living process writes as {writer_id!r}: give each its own writer_id"
             ) from error
-    for number in range(_WRITER_IDS_MAX):
-        try:
-            return store.claim(f"writers/file.{number}"), f"file.{number}"
-        except ConflictError:
-            continue
-    raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")
+
+    def _claim_any(self) -> Lock:
+        for number in range(_WRITER_IDS_MAX):
+            try:
+                lock = self._store.claim(f"writers/file.{number}")
+            except ConflictError:
+                continue
+            self.writer_id = f"file.{number}"
+            return lock
+        raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")

@@ -3,8 +3,12 @@
 import os
 import random
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # For the servers beside the tests.
 
 REQUIRE_ALL = os.environ.get("FILESTREAM_REQUIRE_ALL") == "1"
 
@@ -74,3 +78,29 @@ def spark(tmp_path_factory):
     register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory):
+    """One ZooKeeper for all tests that leave it alone."""
+    server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_zookeeper(tmp_path):
+    """A ZooKeeper of the test's own, to be killed and paused."""
+    server = start_zookeeper(tmp_path / "zookeeper")
+    yield server
+    server.stop()
+
+
+def start_zookeeper(folder):
+    from servers.zookeeper import ZooKeeperServer, what_is_missing
+
+    if missing := what_is_missing():
+        skip_for_lack_of(missing)
+    server = ZooKeeperServer(folder)
+    server.start()
+    return server

@@ -10,11 +10,12 @@ Rule: backends import this file and never each other; only ``open.py`` knows the
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from filestream.errors import ConflictError
 from filestream.storage.base import Lock
 
-__all__ = ["Document", "PropertyStore"]
+__all__ = ["Document", "PropertyStore", "Watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,20 @@ class Document:
 
     value: bytes
     version: int
+
+
+class Watch(ABC):
+    """Tells of a document's versions until it is closed; ``with`` closes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """No call begins after this one has returned; may be called twice."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
 
 
 class PropertyStore(ABC):
@@ -43,7 +58,26 @@ class PropertyStore(ABC):
 
     @abstractmethod
     def is_current(self, name: str, version: int) -> bool:
-        """Whether ``version`` is the newest one; cheap enough for every acknowledgement."""
+        """Whether ``version`` is the newest one; cheap enough for every acknowledgement.
+
+        A store with a server may answer from what it heard of the server up to ``lease_s`` ago;
+        ``settle`` is the other half of that bargain.
+
+        Raises:
+            UnavailableError: the server could not be asked for so long that nobody knows.
+        """
+
+    @property
+    def lease_s(self) -> float:
+        """How old an answer of ``is_current`` may be; 0 where every look is fresh."""
+        return 0.0
+
+    def settle(self, name: str, version: int) -> None:
+        """Return once no process can be told any more that a version below this one is current.
+
+        Takes up to ``lease_s`` when a process that holds an answer is silent.
+        """
+        del name, version
 
     @abstractmethod
     def list(self, prefix: str) -> Sequence[str]:
@@ -54,12 +88,31 @@ class PropertyStore(ABC):
         """Remove a document; fine when there is none."""
 
     @abstractmethod
+    def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
+        """Call ``tell`` with the document as it is now, and again whenever it has changed.
+
+        Versions in between may be left out, the last one never is. ``tell`` runs on a thread of the
+        store, one call at a time, and must not wait for long; what it raises is logged.
+        """
+
+    @abstractmethod
+    def delete_all(self) -> None:
+        """Remove every document and claim; the stream is gone."""
+
+    @abstractmethod
     def claim(self, name: str) -> Lock:
         """Hold a name until closed, or until this process dies.
+
+        A store with a server loses a claim when the server has not heard of this process for the
+        time of a session: look at ``Lock.is_held`` before trusting it.
 
         Raises:
             ConflictError: another living process holds it.
         """
+
+    @abstractmethod
+    def holders(self, prefix: str) -> Sequence[str]:
+        """Names directly below ``prefix`` that living processes hold now, sorted."""
 
     def update(
         self, name: str, change: Callable[[Document], bytes], *, tries: int = 100

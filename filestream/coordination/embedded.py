@@ -11,10 +11,11 @@ so a version only grows; a writer whose slot n + 1 had been deleted long ago see
 after its put, and takes that for the conflict it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from filestream.coordination.base import Document, PropertyStore
+from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.polling import PollingWatch
 from filestream.errors import ConflictError, InvalidRequestError, NotFoundError
 from filestream.storage.base import Lock, Storage
 
@@ -107,6 +108,20 @@ class EmbeddedPropertyStore(PropertyStore):
         """See ``PropertyStore``."""
         self._storage.delete_tree(f"{self._root}/{name}")
 
+    def delete_all(self) -> None:
+        """See ``PropertyStore``."""
+        self._storage.delete_tree(self._root)
+
+    def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
+        """See ``PropertyStore``."""
+        return PollingWatch(self, name, tell)
+
     def claim(self, name: str) -> Lock:
         """See ``PropertyStore``."""
         return self._storage.lock(f"{self._root}/_claims/{name}")
+
+    def holders(self, prefix: str) -> Sequence[str]:
+        """See ``PropertyStore``."""
+        place = f"{self._root}/_claims/{prefix}"
+        names = sorted(e.name for e in self._storage.list(place) if not e.is_directory)
+        return [f"{prefix}/{n}" for n in names if self._storage.is_locked(f"{place}/{n}")]

@@ -1,27 +1,62 @@
 """Which property store a stream uses: what its creation wrote down, never a guess."""
 
+import os
+
 from filestream.coordination.base import PropertyStore
 from filestream.coordination.embedded import EmbeddedPropertyStore
 from filestream.errors import UnsupportedVersionError
 from filestream.storage.base import Storage
 
-__all__ = ["open_property_store"]
+__all__ = ["check_coordination", "open_property_store"]
 
 
-def open_property_store(coordination: str, storage: Storage, root: str) -> PropertyStore:
-    """The store named by a stream's own description.
+def check_coordination(coordination: str) -> None:
+    """Refuse what no stream can be created with.
+
+    Raises:
+        InvalidRequestError: no address of ZooKeeper, or one that carries a secret.
+        UnsupportedVersionError: a store that this version does not know.
+    """
+    if coordination.startswith(("zk:", "zks:")):
+        from filestream.coordination.zookeeper_session import ZooKeeperAddress
+
+        ZooKeeperAddress.parse(coordination, {})
+    elif coordination != "embedded":
+        raise _unknown(coordination)
+
+
+def open_property_store(
+    coordination: str, storage: Storage, root: str, stream_id: str
+) -> PropertyStore:
+    """The store named by a stream's own description; nothing is connected yet.
 
     Args:
-        coordination: ``"embedded"``, the store beside the stream.
+        coordination: ``"embedded"``, the store beside the stream, or ``"zk://host:2181/chroot"``.
+            Secrets for ZooKeeper come from the environment: ``FILESTREAM_ZK_AUTH`` and others, see
+            ``ZooKeeperAddress``.
         storage: where the stream lives.
-        root: key for the store's documents in that storage.
+        root: key for the documents of an embedded store in that storage.
+        stream_id: names the stream in a store that many streams share.
 
     Raises:
         UnsupportedVersionError: the stream uses a store that this version does not know.
+        InvalidRequestError: the address or the environment is no good.
     """
     if coordination == "embedded":
         return EmbeddedPropertyStore(storage, root)
-    raise UnsupportedVersionError(
-        f"the stream is coordinated by a store that this version does not know: upgrade. "
-        f"coordination={coordination!r:.100} url={storage.url}"
+    if coordination.startswith(("zk:", "zks:")):
+        from filestream.coordination.zookeeper import ZooKeeperPropertyStore
+        from filestream.coordination.zookeeper_session import ZooKeeperAddress, session_of
+
+        # The one look at the environment below the doors: secrets have no other way to a Spark
+        # task, which opens a stream by its URL alone.
+        address = ZooKeeperAddress.parse(coordination, os.environ)
+        return ZooKeeperPropertyStore(session_of(address), stream_id)
+    raise _unknown(coordination)
+
+
+def _unknown(coordination: str) -> UnsupportedVersionError:
+    return UnsupportedVersionError(
+        "this version knows no such store for coordination: upgrade, or write embedded or "
+        f"zk://host:2181/path. coordination={coordination!r:.100}"
     )

@@ -98,6 +98,11 @@ class Appender(_Closing, ABC):
 class Lock(_Closing, ABC):
     """A name held by this process until ``close`` or its death; others get ``ConflictError``."""
 
+    @property
+    @abstractmethod
+    def is_held(self) -> bool:
+        """Whether it still is: not closed, and not lost with a session that holds it for us."""
+
 
 class Waker(_Closing, ABC):
     """Tells that something below the watched directories changed; a hint, never a proof."""
@@ -199,6 +204,10 @@ class Storage(_Closing, ABC):
         Raises:
             ConflictError: another holder lives.
         """
+
+    @abstractmethod
+    def is_locked(self, key: str) -> bool:
+        """Whether somebody, also this process, holds a name; nobody is disturbed by the question."""
 
     def waker(self) -> Waker | None:
         """A waker, or None where changes can only be polled for."""

@@ -15,6 +15,7 @@ import shutil
 import stat
 import struct
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
@@ -33,6 +34,8 @@ __all__ = ["LocalStorage"]
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
 _DELETE_TRIES: Final = 10
+_LOCK_TRIES: Final = 3
+_LOCK_PAUSE_S: Final = 0.001
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free space and go on",
     errno.EDQUOT: "the quota is used up: free space and go on",
@@ -192,14 +195,34 @@ class LocalStorage(Storage):
         with self._translated("lock", key):
             self._make_directories(os.path.dirname(path))
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _FILE_MODE)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(descriptor)
-                raise ConflictError(
-                    f"another living process holds this name. url={self.url_of(key)}"
-                ) from error
+            for left in reversed(range(_LOCK_TRIES)):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    if left:
+                        time.sleep(_LOCK_PAUSE_S)  # It may be no more than somebody's is_locked.
+                        continue
+                    os.close(descriptor)
+                    raise ConflictError(
+                        f"another living process holds this name. url={self.url_of(key)}"
+                    ) from error
+                break
             return _LocalLock(descriptor)
+
+    def is_locked(self, key: str) -> bool:
+        """See ``Storage``; takes a shared lock for a moment, which another ``is_locked`` may too."""
+        with self._translated("lock", key):
+            try:
+                descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return False
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(descriptor)
+            return False
 
     def waker(self) -> Waker | None:
         """Inotify where the system has it."""
@@ -266,6 +289,10 @@ class _LocalAppender(Appender):
 class _LocalLock(Lock):
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    @property
+    def is_held(self) -> bool:
+        return self._descriptor >= 0
 
     def close(self) -> None:
         # The lock file stays: to remove it would let two processes lock two files of one name.

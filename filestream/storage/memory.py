@@ -105,7 +105,13 @@ class MemoryStorage(Storage):
             if place in self._shelf.locked:
                 raise ConflictError(f"another holder has this name. url={self.url_of(key)}")
             self._shelf.locked.add(place)
+            # As on a disk, a name that was ever locked can be listed.
+            self._shelf.files.setdefault(place, bytearray())
         return _MemoryLock(self._shelf, place)
+
+    def is_locked(self, key: str) -> bool:
+        """See ``Storage``."""
+        return self._place(key) in self._shelf.locked
 
     def files(self) -> dict[str, bytes]:
         """A copy of everything, for tests that damage files."""
@@ -135,6 +141,10 @@ class _MemoryLock(Lock):
     def __init__(self, shelf: _Shelf, place: str) -> None:
         self._shelf = shelf
         self._place: str | None = place
+
+    @property
+    def is_held(self) -> bool:
+        return self._place is not None
 
     def close(self) -> None:
         if self._place is not None:

@@ -105,6 +105,10 @@ class FaultyStorage(Storage):
         """See ``Storage``."""
         return self.inner.lock(key)
 
+    def is_locked(self, key: str) -> bool:
+        """See ``Storage``."""
+        return self.inner.is_locked(key)
+
 
 class _FaultyAppender(Appender):
     def __init__(self, storage: FaultyStorage, key: str, inner: Appender) -> None:

@@ -4,7 +4,7 @@ import threading
 
 from filestream.coordination.base import Document, PropertyStore
 from filestream.errors import ConflictError
-from filestream.testing.storage_suite import expect
+from filestream.testing.storage_suite import expect, is_held
 
 __all__ = ["PropertyStoreSuite"]
 
@@ -82,3 +82,76 @@ class PropertyStoreSuite:
             store.claim("writers/file.1").close()
 
         store.claim("writers/file.0").close()
+
+    def test_holders_are_the_claims_that_are_held(self, store: PropertyStore) -> None:
+        """Directly below the prefix, sorted, and none of yesterday."""
+        assert list(store.holders("groups/g")) == []
+        with store.claim("groups/g/1") as claim, store.claim("groups/g/0"):
+            store.claim("groups/g/2").close()
+            store.claim("groups/h").close()
+
+            assert list(store.holders("groups/g")) == ["groups/g/0", "groups/g/1"]
+            assert is_held(claim)
+        assert not is_held(claim)
+        assert list(store.holders("groups/g")) == []
+
+    def test_a_watch_tells_the_last_version(self, store: PropertyStore) -> None:
+        """What is there when it begins, and the last of many changes; maybe not all of them."""
+        store.compare_and_set("name", b"0", version=0)
+        told: list[Document] = []
+        changed = threading.Condition()
+
+        def tell(document: Document) -> None:
+            with changed:
+                told.append(document)
+                changed.notify_all()
+
+        with store.watch("name", tell), changed:
+            assert changed.wait_for(lambda: told == [Document(b"0", 1)], 30)
+            for version in range(1, 50):
+                store.compare_and_set("name", b"%d" % version, version=version)
+            assert changed.wait_for(lambda: told[-1] == Document(b"49", 50), 30)
+            store.delete("name")
+            assert changed.wait_for(lambda: told[-1].version == 0, 30)
+
+        versions = [document.version for document in told[:-1]]
+        assert versions == sorted(set(versions))
+
+    def test_a_closed_watch_tells_nothing(self, store: PropertyStore) -> None:
+        """And may be closed twice."""
+        told: list[Document] = []
+        watch = store.watch("name", told.append)
+        watch.close()
+        watch.close()
+        before = len(told)
+
+        store.compare_and_set("name", b"x", version=0)
+
+        assert len(told) == before
+
+    def test_a_watch_survives_a_callback_that_fails(self, store: PropertyStore) -> None:
+        """The next change is told."""
+        told: list[int] = []
+        enough = threading.Event()
+
+        def tell(document: Document) -> None:
+            told.append(document.version)
+            if document.version == 2:
+                enough.set()
+            raise ValueError("the callback failed, by order of the test")
+
+        with store.watch("name", tell):
+            store.compare_and_set("name", b"x", version=0)
+            store.compare_and_set("name", b"y", version=1)
+            assert enough.wait(30)
+
+    def test_settling_is_immediate_where_nobody_holds_an_answer(self, store: PropertyStore) -> None:
+        """And what was current is current no more."""
+        store.compare_and_set("name", b"x", version=0)
+        assert store.is_current("name", 1)
+        store.compare_and_set("name", b"y", version=1)
+
+        store.settle("name", 2)
+
+        assert not store.is_current("name", 1)
+        assert store.is_current("name", 2)

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 
 from filestream.errors import ConflictError, FilestreamError, InvalidRequestError, NotFoundError
-from filestream.storage.base import Entry, Storage
+from filestream.storage.base import Entry, Lock, Storage
 
-__all__ = ["StorageSuite", "expect"]
+__all__ = ["StorageSuite", "expect", "is_held"]
 
 
 def expect(kind: type[FilestreamError], action: Callable[[], object]) -> None:
@@ -25,6 +25,11 @@ def expect(kind: type[FilestreamError], action: Callable[[], object]) -> None:
     except kind:
         return
     raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def is_held(lock: Lock) -> bool:
+    """``lock.is_held``, which a type checker would believe to stay what it was."""
+    return lock.is_held
 
 
 class StorageSuite:
@@ -162,9 +167,15 @@ class StorageSuite:
 
         expect(ConflictError, lambda: storage.lock("locks/name"))
         storage.lock("locks/other").close()
+        assert is_held(lock)
+        assert storage.is_locked("locks/name")
+        assert not storage.is_locked("locks/other")
+        assert not storage.is_locked("locks/nobody")
 
         lock.close()
         lock.close()
+        assert not is_held(lock)
+        assert not storage.is_locked("locks/name")
         storage.lock("locks/name").close()
 
     def test_closing_an_appender_twice_is_fine(self, storage: Storage) -> None:

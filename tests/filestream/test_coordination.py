@@ -59,5 +59,5 @@ def test_a_document_has_a_limit():
 
 
 def test_an_unknown_store_is_a_later_version():
-    with pytest.raises(UnsupportedVersionError, match="zk"):
-        open_property_store("zk://host:2181/x", MemoryStorage(), "_store")
+    with pytest.raises(UnsupportedVersionError, match="etcd"):
+        open_property_store("etcd://host:2181/x", MemoryStorage(), "_store", "id")

@@ -745,7 +745,7 @@ def test_descriptions_that_are_damaged_or_newer_are_told_apart(stream):
     for version in (0, -1, True, None, "1"):
         refused(CorruptDataError, version=version)
     refused(UnsupportedVersionError, version=2)
-    refused(UnsupportedVersionError, coordination="zk://h/x")
+    refused(UnsupportedVersionError, coordination="etcd://h/x")
     refused(UnsupportedVersionError, properties={**good["properties"], "new": 1})
     refused(CorruptDataError, properties={"ttl_ms": -1})
     refused(CorruptDataError, properties=5)

@@ -1,0 +1,284 @@
+r"""The property store on ZooKeeper.
+
+    <chroot>/<stream id>/<name>            a document: its value, then a line that names the setter
+    <chroot>/<stream id>/_claims/<name>    ephemeral: held by a living session
+    <chroot>/<stream id>/_leases/<name>/   see ``zookeeper_lease``
+
+A document's version is that of its node plus one. The last line of a node (``set:0123456789abcdef\n``)
+tells the one who set it from everybody else, so that a compare-and-set whose answer was lost is
+resolved by reading the node back instead of by guessing.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.zookeeper_lease import Leases
+from filestream.coordination.zookeeper_session import UNKNOWN, ZooKeeperSession
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    FilestreamError,
+    InvalidRequestError,
+    UnavailableError,
+)
+from filestream.storage.base import Lock, check_key
+
+__all__ = ["ZooKeeperPropertyStore"]
+
+logger = logging.getLogger(__name__)
+
+# ZooKeeper's own limit for a node is 1 MiB less some bytes.
+_VALUE_SIZE_MAX: Final = 1_000_000
+_MARK: Final = re.compile(rb"set:([0-9a-f]{16})\n\Z")
+_MARK_SIZE: Final = 21
+
+
+class ZooKeeperPropertyStore(PropertyStore):
+    """Documents of one stream.
+
+    Args:
+        session: of this process.
+        root: of this stream, below the chroot.
+    """
+
+    def __init__(self, session: ZooKeeperSession, root: str) -> None:
+        self._session = session
+        self._root = f"{session.address.root}/{check_key(root)}"
+        self._leases = _leases_of(session)
+        self._marks = random.SystemRandom()
+
+    @property
+    def lease_s(self) -> float:
+        """See ``PropertyStore``."""
+        return self._leases.lease_s
+
+    def get(self, name: str) -> Document:
+        """See ``PropertyStore``."""
+        return self._read(name)[0]
+
+    def compare_and_set(self, name: str, value: bytes, *, version: int) -> Document:
+        """See ``PropertyStore``."""
+        if len(value) > _VALUE_SIZE_MAX:
+            raise InvalidRequestError(f"document is too large. name={name} size={len(value)}")
+        mark = f"{self._marks.getrandbits(64):016x}".encode()
+        data = value + b"set:" + mark + b"\n"
+        path = self._path(name)
+
+        def ask(client: KazooClient) -> Any:
+            if version:
+                return client.set_async(path, data, version=version - 1)
+            return client.create_async(path, data, makepath=True)
+
+        try:
+            answer = self._session.call_once(f"set {name}", ask)
+        except (BadVersionError, NodeExistsError, NoNodeError) as error:
+            raise ConflictError(
+                f"the document has changed. name={name} version={version}"
+            ) from error
+        if answer is UNKNOWN:
+            self._resolve(name, mark, version)
+        return Document(value, version + 1)
+
+    def _resolve(self, name: str, mark: bytes, version: int) -> None:
+        """The answer was lost: what does the node say?"""
+        document, seen = self._read(name)
+        if seen == mark:
+            return
+        if document.version > version:
+            # Whether ours was overwritten or never came, nobody can tell any more.
+            raise UnavailableError(
+                f"the answer of ZooKeeper was lost, and the document changed since: the change may "
+                f"have happened. name={name} version={version}"
+            )
+        raise UnavailableError(f"ZooKeeper lost the change; try again. name={name}")
+
+    def _read(self, name: str) -> tuple[Document, bytes]:
+        path = self._path(name)
+        # What this process heard of elsewhere must not be older in what it reads here.
+        self._session.call("sync", lambda c: c.sync_async(path))
+        try:
+            data, stat = self._session.call(f"read {name}", lambda c: c.get_async(path))
+        except NoNodeError:
+            return Document(b"", 0), b""
+        match = _MARK.search(data)
+        if match is None:
+            if not data:
+                return Document(b"", 0), b""  # A node on the way to others.
+            raise CorruptDataError("a document was set by another program.", url=path)
+        return Document(data[:-_MARK_SIZE], stat.version + 1), match[1]
+
+    def is_current(self, name: str, version: int) -> bool:
+        """See ``PropertyStore``."""
+        return self._leases.version(self._path(name)) == version
+
+    def settle(self, name: str, version: int) -> None:
+        """See ``PropertyStore``."""
+        self._leases.settle(self._path(name), version)
+
+    def list(self, prefix: str) -> Sequence[str]:
+        """See ``PropertyStore``."""
+        names = self._children(self._path(prefix) if prefix else self._root)
+        return sorted(
+            f"{prefix}/{name}" if prefix else name for name in names if not name.startswith("_")
+        )
+
+    def delete(self, name: str) -> None:
+        """See ``PropertyStore``."""
+        self._delete_tree(self._path(name))
+
+    def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
+        """See ``PropertyStore``."""
+        return _ZooKeeperWatch(self, self._session, name, self._path(name), tell)
+
+    def claim(self, name: str) -> Lock:
+        """See ``PropertyStore``."""
+        path = f"{self._root}/_claims/{check_key(name)}"
+        mark = f"{self._marks.getrandbits(64):016x}"
+        owner = f"{socket.gethostname()} {os.getpid()} {mark}".encode()
+        epoch = self._session.epoch
+        try:
+            answer = self._session.call_once(
+                f"claim {name}",
+                lambda c: c.create_async(path, owner, ephemeral=True, makepath=True),
+            )
+            if answer is UNKNOWN:
+                data, _ = self._session.call(f"claim {name}", lambda c: c.get_async(path))
+                if data != owner:
+                    raise NodeExistsError
+        except NodeExistsError as error:
+            raise ConflictError(f"another living process holds this name. name={name}") from error
+        except NoNodeError as error:
+            raise UnavailableError(f"ZooKeeper lost the claim; try again. name={name}") from error
+        return _ZooKeeperClaim(self._session, path, epoch)
+
+    def holders(self, prefix: str) -> Sequence[str]:
+        """See ``PropertyStore``."""
+        names = self._children(f"{self._root}/_claims/{check_key(prefix)}")
+        return sorted(f"{prefix}/{name}" for name in names)
+
+    def delete_all(self) -> None:
+        """See ``PropertyStore``."""
+        self._delete_tree(self._root)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_key(name)}"
+
+    def _children(self, path: str) -> Sequence[str]:
+        try:
+            self._session.call("sync", lambda c: c.sync_async(path))
+            found = self._session.call("list", lambda c: c.get_children_async(path))
+        except NoNodeError:
+            return ()
+        return tuple(found)
+
+    def _delete_tree(self, path: str) -> None:
+        for name in self._children(path):
+            self._delete_tree(f"{path}/{name}")
+        with contextlib.suppress(NoNodeError):
+            self._session.call("delete", lambda c: c.delete_async(path))
+
+
+def _leases_of(session: ZooKeeperSession) -> Leases:
+    """The leases of a session, which all stores of this process share."""
+
+    def version_of(path: str, changed: Callable[[object], None]) -> int:
+        # Without it a server that lags behind could renew the lease of an old version.
+        session.call("sync", lambda c: c.sync_async(path))
+        stat = session.call("look at a document", lambda c: c.exists_async(path, changed))
+        return 0 if stat is None or not stat.data_length else int(stat.version) + 1
+
+    return session.shared(lambda: Leases(session, version_of))
+
+
+class _ZooKeeperClaim(Lock):
+    def __init__(self, session: ZooKeeperSession, path: str, epoch: int) -> None:
+        self._session = session
+        self._path = path
+        self._epoch = epoch
+        self._is_closed = False
+
+    @property
+    def is_held(self) -> bool:
+        return not self._is_closed and self._session.is_ours(self._epoch)
+
+    def close(self) -> None:
+        if not self.is_held:
+            self._is_closed = True
+            return
+        self._is_closed = True
+        try:
+            self._session.call("give a claim back", lambda c: c.delete_async(self._path))
+        except NoNodeError:
+            pass
+        except FilestreamError as error:
+            logger.warning("a claim ends with the session only: %s %s", self._path, error)
+
+
+class _ZooKeeperWatch(Watch):
+    """Starts a thread, ``filestream-watch-<name>``, which ``close`` joins.
+
+    A watch of ZooKeeper fires once, and may be lost with its session; so this one reads the document
+    again whenever the watch fires, the connection changes, and every few seconds besides.
+    """
+
+    _LOOK_S: Final = 5.0
+
+    def __init__(
+        self,
+        store: ZooKeeperPropertyStore,
+        session: ZooKeeperSession,
+        name: str,
+        path: str,
+        tell: Callable[[Document], None],
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._name = name
+        self._path = path
+        self._tell = tell
+        self._is_closed = False
+        self._look = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"filestream-watch-{name}", daemon=True
+        )
+        session.on_change(self._look.set)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._session.off_change(self._look.set)
+        self._look.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        told: Document | None = None
+        while not self._is_closed:
+            self._look.clear()
+            try:
+                # The watch first, then the value: a change in between is seen by both.
+                self._session.call("watch", lambda c: c.exists_async(self._path, self._fired))
+                document = self._store.get(self._name)
+                if document != told and not self._is_closed:
+                    told = document
+                    self._tell(document)
+            except (FilestreamError, KazooException) as error:
+                logger.warning("cannot look at %s, trying again: %s", self._name, error)
+            except Exception:
+                logger.exception("whoever watches %s failed", self._name)
+            self._look.wait(self._LOOK_S)
+
+    def _fired(self, event: object) -> None:
+        del event
+        self._look.set()

@@ -1,0 +1,121 @@
+"""A real ZooKeeper for tests: the server inside the jars that PySpark brings, on loopback."""
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+TICK_MS = 500
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def what_is_missing() -> str | None:
+    """Why no server can be started here, or None."""
+    if java() is None:
+        return "no Java for ZooKeeper: set JAVA_HOME, or run the tests with make test"
+    if importlib.util.find_spec("pyspark") is None:
+        return "no ZooKeeper: its jars come with pip install 'filestream-engine[spark]'"
+    return None
+
+
+def java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(f"{home}/bin/java") if home else shutil.which("java")
+
+
+class ZooKeeperServer:
+    """One server with its own data directory; the same port after a restart."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.hosts = f"127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+        spec = importlib.util.find_spec("pyspark")
+        assert spec is not None
+        assert spec.origin is not None
+        jars = Path(spec.origin).parent / "jars"
+        names = ("zookeeper", "slf4j-api", "netty", "metrics-core", "snappy", "jcl-over")
+        self.classpath = ":".join(
+            str(jar) for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(names)
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "zoo.cfg").write_text(
+            f"tickTime={TICK_MS}\n"
+            f"dataDir={folder / 'data'}\n"
+            f"clientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+            "admin.enableServer=false\n4lw.commands.whitelist=*\nmaxClientCnxns=0\n"
+            "minSessionTimeout=1000\nmaxSessionTimeout=60000\nsyncEnabled=true\n"
+        )
+
+    def start(self) -> None:
+        executable = java()
+        assert executable is not None
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    executable,
+                    "-Xmx256m",
+                    "-XX:+UseSerialGC",
+                    "-XX:TieredStopAtLevel=1",
+                    "-cp",
+                    self.classpath,
+                    "org.apache.zookeeper.server.ZooKeeperServerMain",
+                    str(self.folder / "zoo.cfg"),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        self.wait()
+
+    def wait(self, timeout_s: float = 60) -> None:
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            assert self.process is not None
+            assert self.process.poll() is None, (self.folder / "log").read_text()[-3000:]
+            if "Mode:" in self.says("srvr"):
+                return
+            time.sleep(0.02)  # noqa: TID251 - waits for another program
+        raise AssertionError((self.folder / "log").read_text()[-3000:])
+
+    def says(self, word: str) -> str:
+        """The answer to a four-letter word; empty when there is none."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 5) as connection:
+                connection.sendall(word.encode())
+                answer = b""
+                while more := connection.recv(65536):
+                    answer += more
+                return answer.decode()
+        except OSError:
+            return ""
+
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        assert self.process is not None
+        self.process.wait(30)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(30)
+
+    def _signal(self, number: int) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
