@@ -15,6 +15,10 @@ if (_checkout / "setup.cfg").is_file():
 
 if TYPE_CHECKING:
     from filestream.codec import kernel
+    from filestream.consumers.admin import Group
+    from filestream.consumers.batch import Batch
+    from filestream.consumers.consumer import Consumer
+    from filestream.consumers.stream import Stream, create, open
     from filestream.errors import (
         ConflictError,
         CorruptDataError,
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from filestream.partitions.event import Event
     from filestream.partitions.layout import Offset
     from filestream.partitions.reader import Scan, Tail
-    from filestream.partitions.stream import Stream, create, exists, list_streams, open
+    from filestream.partitions.stream import exists, list_streams
     from filestream.partitions.writer import StreamWriter
 
 _ROOMS = {
@@ -47,17 +51,24 @@ _ROOMS = {
     "filestream.partitions.event": ("Event",),
     "filestream.partitions.layout": ("Offset",),
     "filestream.partitions.reader": ("Scan", "Tail"),
-    "filestream.partitions.stream": ("Stream", "create", "exists", "list_streams", "open"),
+    "filestream.partitions.stream": ("exists", "list_streams"),
+    "filestream.consumers.admin": ("Group",),
+    "filestream.consumers.batch": ("Batch",),
+    "filestream.consumers.consumer": ("Consumer",),
+    "filestream.consumers.stream": ("Stream", "create", "open"),
     "filestream.partitions.writer": ("StreamWriter",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "Batch",
     "ConflictError",
+    "Consumer",
     "CorruptDataError",
     "Event",
     "FencedError",
     "FilestreamError",
+    "Group",
     "InvalidRequestError",
     "NotFoundError",
     "Offset",

@@ -7,8 +7,7 @@ in a later partition is none either, because producers may go back in event time
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from filestream.errors import NotFoundError
 from filestream.partitions.filters import Interval, Piece, select
@@ -28,13 +27,16 @@ class ChainId(NamedTuple):
     writer_id: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Place:
+class Place(NamedTuple):
     """A place in a chain; ``position`` 0 is the first block of the segment."""
 
     sequence: int = 0
     position: int = 0
-    index: int = 0
+    # The method of this name that a tuple has is of no use here.
+    index: int = 0  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
+
+_ORIGIN: Final = Place()
 
 
 class Chain:
@@ -52,7 +54,7 @@ class Chain:
         storage: Storage,
         segments: Iterable[Segment],
         *,
-        start: Place = Place(),
+        start: Place = _ORIGIN,
         on_corrupt: OnCorrupt = "raise",
     ) -> None:
         self._storage = storage

@@ -10,7 +10,7 @@ silent, and listing may take at most a twentieth of the time.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from filestream.errors import FencedError, NotFoundError, UnavailableError
@@ -22,6 +22,7 @@ from filestream.partitions.merge import Source
 from filestream.partitions.positions import At, End, Position
 from filestream.partitions.snapshot import (
     Bounds,
+    FromPlaces,
     Snapshot,
     StreamView,
     segments_of,
@@ -56,11 +57,16 @@ class Follower:
 
     Args:
         view: of the stream.
-        start: where to begin; resolved here, once.
+        start: where to begin; resolved here, once. Or the place in each chain, where chains that
+            are not named begin at their beginning.
     """
 
     def __init__(
-        self, view: StreamView, start: Position, *, on_corrupt: OnCorrupt = "raise"
+        self,
+        view: StreamView,
+        start: Position | Mapping[ChainId, Place],
+        *,
+        on_corrupt: OnCorrupt = "raise",
     ) -> None:
         self._view = view
         self._clock = view.clock
@@ -87,7 +93,11 @@ class Follower:
         # each chain goes on where the snapshot ended, in the order of its own files.
         self._backlog: Iterator[list[Source]] = iter(())
         if not isinstance(start, End):
-            bounds = Bounds(snapshot, start, End(), on_corrupt)
+            bounds = (
+                FromPlaces(view, start)
+                if isinstance(start, Mapping)
+                else Bounds(snapshot, start, End(), on_corrupt)
+            )
             self._backlog = (
                 [
                     source._replace(pieces=self._until_truncated(source.pieces))
@@ -100,6 +110,11 @@ class Follower:
             chain = Chain(view.storage, segments, start=place, on_corrupt=on_corrupt)
             self._chains[chain_id] = _Followed(chain)
         self._discover()
+
+    @property
+    def generation(self) -> int:
+        """The generation that is followed now."""
+        return self._generation.number
 
     def round(self) -> Iterator[list[Source]]:
         """For each partition with something to look at, what is new in each of its chains."""

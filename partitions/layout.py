@@ -22,6 +22,7 @@ __all__ = [
     "Offset",
     "Partition",
     "Segment",
+    "check_group_name",
     "check_stream_name",
     "check_writer_id",
     "parse_generation",
@@ -75,6 +76,15 @@ def check_writer_id(writer_id: object) -> str:
         InvalidRequestError: it may not.
     """
     return _check_name("writer id", writer_id)
+
+
+def check_group_name(name: object) -> str:
+    """The name itself, if a group of consumers may be called so.
+
+    Raises:
+        InvalidRequestError: it may not.
+    """
+    return _check_name("group name", name)
 
 
 def parse_generation(name: str) -> int | None:

@@ -8,7 +8,7 @@ chains at its place in the merged order: (timestamp, writer, sequence, position,
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from filestream.storage.base import Storage
 __all__ = [
     "Bounds",
     "Cut",
+    "FromPlaces",
     "Snapshot",
     "StreamView",
     "segments_of",
@@ -262,8 +263,35 @@ class Bounds:
         return Cut(position, index, until, interval)
 
 
+class FromPlaces:
+    """The bounds of what a group has not read: each chain from a place of its own on.
+
+    Args:
+        places: chains that are not in it begin at their beginning.
+    """
+
+    def __init__(self, view: StreamView, places: Mapping[ChainId, Place]) -> None:
+        self._view = view
+        self._places = places
+
+    def cut(self, segment: Segment) -> Cut | None:
+        """What of a segment lies behind the places; None when nothing does."""
+        place = self._places.get(ChainId(segment.partition, segment.writer_id), Place())
+        interval = self._view.alive
+        if segment.sequence < place.sequence:
+            return None
+        if interval.is_disjoint(segment.partition.start_ms, segment.partition.end_ms):
+            return None
+        if segment.sequence > place.sequence:
+            return Cut(0, 0, None, interval)
+        return Cut(place.position, place.index, None, interval)
+
+
 def sources_between(
-    snapshot: Snapshot, bounds: Bounds, segments: Sequence[Segment], on_corrupt: OnCorrupt
+    snapshot: Snapshot,
+    bounds: Bounds | FromPlaces,
+    segments: Sequence[Segment],
+    on_corrupt: OnCorrupt,
 ) -> list[Source]:
     """For each segment that has something in the bounds, its pieces."""
     wanted = [(segment, cut) for segment in segments if (cut := bounds.cut(segment)) is not None]

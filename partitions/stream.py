@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from filestream.clock import Clock, SystemClock
@@ -46,9 +46,20 @@ from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
 from filestream.storage.open import open_storage
 
-__all__ = ["Stream", "Truncation", "create", "exists", "list_streams", "open"]
+__all__ = [
+    "Stream",
+    "Truncation",
+    "create",
+    "create_as",
+    "exists",
+    "list_streams",
+    "open",
+    "open_as",
+]
 
 logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound="Stream")
 
 _VERSION: Final = 1
 _DESCRIPTION_SIZE_MAX: Final = 1 << 20
@@ -362,6 +373,21 @@ def create(
         InvalidRequestError: a bad URL, name or property, a directory with other things in it, or
             a place inside another stream.
     """
+    return create_as(
+        Stream, url, coordination=coordination, clock=clock, chance=chance, **properties
+    )
+
+
+def create_as(
+    kind: type[S],
+    url: str | os.PathLike[str],
+    *,
+    coordination: str,
+    clock: Clock | None,
+    chance: random.Random | None,
+    **properties: object,
+) -> S:
+    """``create``, for a floor above that adds to ``Stream``."""
     storage = open_storage(url)
     check_coordination(coordination)
     _check_place(storage)
@@ -384,7 +410,7 @@ def create(
         raise ConflictError(f"there is a stream already: open it. url={storage.url}") from error
     Generations(store, storage.url).begin(first, clock.now_ms())
     logger.info("stream created", extra={"stream": storage.url})
-    return Stream(storage, store, description, clock=clock, chance=chance)
+    return kind(storage, store, description, clock=clock, chance=chance)
 
 
 def _check_place(storage: Storage) -> None:
@@ -430,6 +456,17 @@ def open(
         CorruptDataError: its description is damaged.
         InvalidRequestError: the URL names no place.
     """
+    return open_as(Stream, url, clock=clock, chance=chance)
+
+
+def open_as(
+    kind: type[S],
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock | None,
+    chance: random.Random | None,
+) -> S:
+    """``open``, for a floor above that adds to ``Stream``."""
     storage = open_storage(url)
     description = _read_description(storage)
     store = open_property_store(
@@ -437,7 +474,7 @@ def open(
     )
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
-    stream = Stream(storage, store, description, clock=clock, chance=chance)
+    stream = kind(storage, store, description, clock=clock, chance=chance)
     _finish_creation(storage, store, description, clock.now_ms())
     return stream
 

@@ -1,0 +1,445 @@
+"""What is in the hands of one instance, how more gets there, and how it leaves.
+
+Either claims, which stand in the group's state, or the places behind what was handed out, which only
+this process knows until it commits. Not thread-safe.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from filestream.clock import Clock
+from filestream.consumers.batch import Batch
+from filestream.consumers.group import GroupDocument
+from filestream.consumers.lane_reader import LaneReader, read_spans
+from filestream.consumers.membership import AgainError, Membership
+from filestream.consumers.positions import UserPosition
+from filestream.consumers.state import (
+    Claim,
+    DeadLetter,
+    GroupState,
+    Span,
+    chain_of,
+    place_after,
+    place_of,
+)
+from filestream.errors import FencedError, UnavailableError
+from filestream.partitions.chain import ChainId, Place
+from filestream.partitions.event import Event
+from filestream.partitions.generations import Generation
+from filestream.partitions.snapshot import StreamView
+
+__all__ = ["HandOut"]
+
+logger = logging.getLogger(__name__)
+
+# How often an instance looks whether others have died, and notes how far it has read for nothing.
+_LOOK_S: Final = 1.0
+_ORIGIN: Final = Place()
+_DIVIDED: Final = "the group was divided anew: roll back; the next fetch goes on."
+
+
+class HandOut:
+    """Args:
+    max_deliver: give an event up after so many deliveries; None never does.
+    position: of this instance in the user's store; None where the group's state has it.
+    """
+
+    def __init__(
+        self,
+        view: StreamView,
+        document: GroupDocument,
+        membership: Membership,
+        *,
+        clock: Clock,
+        max_deliver: int | None,
+        position: UserPosition | None,
+    ) -> None:
+        self._view = view
+        self._document = document
+        self._membership = membership
+        self._clock = clock
+        self._max_deliver = max_deliver
+        self._position = position
+        # What was read under this epoch, in this generation.
+        self._epoch = 0
+        self._generation: Generation | None = None
+        self._reader: LaneReader | None = None
+        # In hand: claims, or the places behind what was handed out.
+        self._claims: list[int] = []
+        self._read_to: dict[ChainId, Place] = {}
+        self._count = 0
+        # Claims of members that have died, by the last look.
+        self._orphans: set[int] = set()
+        self._looked_s = float("-inf")
+        self._noted_s = clock.monotonic_s()
+
+    def look(self, timeout_s: float) -> None:
+        """Wait for something new; with no time left, make the next ``take`` look at everything."""
+        assert self._reader is not None
+        if timeout_s > 0:
+            self._reader.wait(min(timeout_s, _LOOK_S))
+        else:
+            self._reader.look_everywhere()
+
+    def commit(self) -> None:
+        """What is in hand is processed.
+
+        Raises:
+            FencedError: it is not ours any more; nothing was committed.
+        """
+        if not (self._count or self._claims or self._read_to):
+            return
+        self._check_generation()
+        if self._position is not None:
+            self._save_position(self._position)
+        elif self._claims:
+            self._document.change(self._commit_claims)
+        else:
+            self._document.change(self._commit_places)
+        self._claims = []
+        self._read_to = {}
+        self._count = 0
+
+    def rollback(self) -> None:
+        """What is in hand is to be handed out again."""
+        if self._read_to or self._position is not None:
+            # Read under places that were never committed: read from those again.
+            self.forget_reader()
+        self._claims = []
+        self._read_to = {}
+        self._count = 0
+
+    def leave(self) -> None:
+        """Give everything back, and leave the group."""
+        claims = list(self._claims)
+        self.rollback()
+        self._membership.leave(claims)
+
+    def take(self, max_events: int) -> Batch:
+        """The next events that are there now, into this instance's hands.
+
+        Raises:
+            AgainError: something changed on the way; try again at once.
+        """
+        batch = self._take(max_events)
+        self._count += len(batch)
+        return batch
+
+    def _take(self, max_events: int) -> Batch:
+        state = self._see()
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._membership.renew()
+            if state.claims or state.is_auto:
+                self._orphans = self._membership.orphans(state)
+        if state.claims:
+            batch = self._take_again(state)
+            if batch:
+                return batch
+            state = self._see()
+        return self._take_new(state, max_events)
+
+    def _see(self) -> GroupState:
+        """The state, with this instance in it, and a reader that fits it."""
+        state = self._document.read()
+        if self._membership.is_out(state):
+            if self._holds_unclaimed:
+                self._membership.check(state)
+            self._membership.rejoin()
+            state = self._document.read()
+        self._membership.check(state)
+        if self._generation is None or not self._view.generations.is_current(self._generation):
+            self._generation = self._view.generations.current()
+            if state.generation < self._generation.number:
+                state = self._document.change(self._membership.in_current_generation)
+        if state.generation > self._generation.number:
+            raise FencedError(
+                "the state of the group is of a later generation than the stream: was the stream "
+                f"restored from a copy? Reset the group. state={state.generation} "
+                f"stream={self._generation.number}"
+            )
+        if self._reader is None or state.epoch != self._epoch:
+            if self._holds_unclaimed:
+                raise FencedError(
+                    "the group was divided anew, or the stream was truncated: roll back; the next "
+                    "fetch goes on."
+                )
+            self._begin_reading(state)
+        elif self._position is not None and not self._count:
+            self._check_position(state, self._position)
+        return state
+
+    @property
+    def _holds_unclaimed(self) -> bool:
+        """Whether there is something in hand that nobody else knows of."""
+        return bool(self._count) and not self._claims
+
+    def _lane(self, state: GroupState) -> Mapping[ChainId, Place]:
+        return state.layer.lanes[state.lane_of_slot(self._membership.slot)]
+
+    def _begin_reading(self, state: GroupState) -> None:
+        self.forget_reader()
+        places = self._lane(state)
+        if self._position is not None:
+            places = self._position.load(state.generation, places)
+        self._reader = LaneReader(self._view, places)
+        self._epoch = state.epoch
+        self._read_to = {}
+
+    def forget_reader(self) -> None:
+        """Let go of the reader; the next ``take`` makes another."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _take_new(self, state: GroupState, max_events: int) -> Batch:
+        reader = self._reader
+        assert reader is not None
+        reader.take_changes()
+        lane = state.lane_of_slot(self._membership.slot)
+        places = state.layer.lanes[lane]
+        has_claims = state.needs_claims or self._max_deliver is not None
+        # Where others take from the same lane, what lies before its places is theirs.
+        has_rivals = has_claims and len(state.layer.lanes) == 1
+        taken: list[Event] = []
+        ends = _Ends()
+        is_mine = self._filter(state, lane)
+        while len(taken) < max_events:
+            event = self._next(reader, state, places if has_rivals else None)
+            if event is None:
+                break
+            ends.pass_by(event)
+            if is_mine(event):
+                taken.append(event)
+        passed = ends.places()
+        if has_claims:
+            return self._claim(state, taken, passed)
+        self._read_to.update(passed)
+        if not taken and passed:
+            self._note_progress(state)
+        return Batch(taken)
+
+    def _next(
+        self, reader: LaneReader, state: GroupState, theirs: Mapping[ChainId, Place] | None
+    ) -> Event | None:
+        """The next event that no rival has; None when there is none now."""
+        while (event := reader.next()) is not None:
+            if event.segment.partition.generation != state.generation:
+                reader.put_back(event)
+                self._generation = None
+                raise AgainError
+            if theirs is None or place_of(event) >= theirs.get(chain_of(event), _ORIGIN):
+                return event
+        return None
+
+    def _filter(self, state: GroupState, lane: int) -> Callable[[Event], bool]:
+        """Which events are this instance's."""
+        layer = state.layer
+        # An event that was read before it expired may have waited here since.
+        alive_ms = self._view.alive.from_ms
+        if len(layer.lanes) == 1 and len(state.layers) == 1 and not state.dead:
+            return lambda event: event.timestamp_ms >= alive_ms
+
+        def is_mine(event: Event) -> bool:
+            return (
+                event.timestamp_ms >= alive_ms
+                and layer.lane_of(event) == lane
+                and not state.is_behind_older(event)
+                and not state.is_dead(event)
+            )
+
+        return is_mine
+
+    def _claim(self, seen: GroupState, taken: list[Event], ends: dict[ChainId, Place]) -> Batch:
+        """Claim what was read; others may have claimed a part of it meanwhile."""
+        mine: list[Event] = []
+        made: list[Claim] = []
+
+        def step(state: GroupState) -> GroupState:
+            mine.clear()
+            made.clear()
+            self._membership.check(state)
+            if (state.epoch, state.generation) != (seen.epoch, seen.generation):
+                raise AgainError
+            places = state.layer.lanes[state.lane_of_slot(self._membership.slot)]
+            mine.extend(e for e in taken if place_of(e) >= places.get(chain_of(e), _ORIGIN))
+            if not mine:
+                return state
+            spans = [
+                Span(chain, places.get(chain, _ORIGIN), end)
+                for chain, end in sorted(ends.items())
+                if end > places.get(chain, _ORIGIN)
+            ]
+            after, claim = state.claimed(self._membership.slot, self._membership.token, spans)
+            made.append(claim)
+            return after
+
+        if not taken:
+            return Batch(())
+        try:
+            self._document.change(step)
+        except AgainError:
+            # What was read and not claimed must be read again.
+            self.forget_reader()
+            raise
+        except BaseException:
+            self.forget_reader()
+            raise
+        if not mine:
+            raise AgainError
+        self._claims.append(made[0].id)
+        return Batch(mine)
+
+    def _take_again(self, state: GroupState) -> Batch:
+        """Events that were handed out before and not committed: own ones first, then orphans."""
+        for claim in sorted(state.claims, key=lambda c: (c.token != self._membership.token, c.id)):
+            is_own = claim.token == self._membership.token and claim.id not in self._claims
+            if is_own or not claim.token or claim.id in self._orphans:
+                batch = self._redeliver(claim)
+                if batch:
+                    return batch
+        return Batch(())
+
+    def _redeliver(self, seen: Claim) -> Batch:
+        state = self._document.change(lambda now: self._take_over(now, seen))
+        claim = _find(state, seen.id)
+        if claim is None or claim.token != self._membership.token:
+            return Batch(())
+        assert self._generation is not None
+        events = read_spans(
+            self._view,
+            self._generation,
+            claim.spans,
+            lambda event: state.belongs_to(event, claim),
+        )
+        if not events:
+            # All of it expired or was given up.
+            self._document.change(lambda now: now.committed([claim.id], self._membership.token))
+            return Batch(())
+        if self._max_deliver is not None and claim.deliveries > 1:
+            return self._deliver_one(claim, events, self._max_deliver)
+        self._claims.append(claim.id)
+        return Batch(events, claim.deliveries)
+
+    def _take_over(self, state: GroupState, seen: Claim) -> GroupState:
+        self._membership.check(state)
+        claim = _find(state, seen.id)
+        if claim is None or claim.token != seen.token:
+            return state  # Committed, or somebody else was faster.
+        return state.taken(claim, self._membership.slot, self._membership.token)
+
+    def _deliver_one(self, claim: Claim, events: list[Event], max_deliver: int) -> Batch:
+        """One by one, so that the event that cannot be processed does not hold up the others."""
+        first = events[0]
+        if len(events) > 1:
+            state = self._document.change(
+                lambda now: now.split(claim, first) if _find(now, claim.id) == claim else now
+            )
+            alone = next((c for c in state.claims if c.covers(chain_of(first), place_of(first))
+                          and c.token == self._membership.token and c.id != claim.id), None)  # fmt: skip
+            if alone is None:
+                return Batch(())
+            claim = alone
+        if claim.deliveries > max_deliver:
+            letter = DeadLetter(
+                first.offset, claim.deliveries - 1, "delivered too often", self._clock.now_ms()
+            )
+            self._document.change(
+                lambda now: now.buried(letter).committed([claim.id], self._membership.token)
+            )
+            logger.warning("event given up: group=%s offset=%s", self._document.name, first.offset)
+            return Batch(())
+        self._claims.append(claim.id)
+        return Batch([first], claim.deliveries)
+
+    def _note_progress(self, state: GroupState) -> None:
+        """Events of other lanes were read: note it now and then, so that lag and state stay small."""
+        now_s = self._clock.monotonic_s()
+        if self._count or self._position is not None or now_s - self._noted_s < _LOOK_S:
+            return
+        self._noted_s = now_s
+        with contextlib.suppress(FencedError):
+            self._document.change(self._commit_places)
+            self._read_to = {}
+        del state
+
+    # -- committing --------------------------------------------------------------------------
+
+    def _check_generation(self) -> None:
+        if self._generation is None or not self._view.generations.is_current(self._generation):
+            raise FencedError(
+                "the stream was truncated after these events were fetched: undo what you did with "
+                "them; the next fetch goes on in the new generation."
+            )
+
+    def _commit_claims(self, state: GroupState) -> GroupState:
+        return self._without_expired(state.committed(self._claims, self._membership.token))
+
+    def _commit_places(self, state: GroupState) -> GroupState:
+        self._membership.check(state)
+        if state.epoch != self._epoch:
+            raise FencedError(_DIVIDED)
+        return self._without_expired(state.advanced(self._membership.slot, self._read_to))
+
+    def _without_expired(self, state: GroupState) -> GroupState:
+        alive = self._view.alive
+        if not self._view.ttl_ms:
+            return state
+
+        def is_gone(chain: ChainId) -> bool:
+            return alive.is_disjoint(chain.partition.start_ms, chain.partition.end_ms)
+
+        return state.without(is_gone)
+
+    # -- positions in the user's own store -----------------------------------------------------
+
+    def _save_position(self, position: UserPosition) -> None:
+        state = self._document.read()
+        self._membership.check(state)
+        if state.epoch != self._epoch:
+            raise FencedError(_DIVIDED)
+        position.save(state.generation, self._lane(state), self._read_to)
+
+    def _check_position(self, state: GroupState, position: UserPosition) -> None:
+        """The user's transaction may have been rolled back after we saved into it."""
+        if position.has_changed:
+            self._begin_reading(state)
+        now_s = self._clock.monotonic_s()
+        if now_s - self._noted_s >= _LOOK_S:
+            # For those who look at the group from outside: how far the user's store says we are.
+            self._noted_s = now_s
+            places = position.load(state.generation, self._lane(state))
+            with contextlib.suppress(FencedError, UnavailableError):
+                self._document.change(lambda now: self._mirrored(now, places))
+
+    def _mirrored(self, state: GroupState, places: Mapping[ChainId, Place]) -> GroupState:
+        self._membership.check(state)
+        if state.epoch != self._epoch:
+            return state
+        return state.advanced(self._membership.slot, places)
+
+
+def _find(state: GroupState, claim_id: int) -> Claim | None:
+    return next((claim for claim in state.claims if claim.id == claim_id), None)
+
+
+class _Ends:
+    """The places behind the events that went by; makes one for each run of a segment's events."""
+
+    def __init__(self) -> None:
+        self._last: Event | None = None
+        self._places: dict[ChainId, Place] = {}
+
+    def pass_by(self, event: Event) -> None:
+        last = self._last
+        if last is not None and last.segment is not event.segment:
+            self._places[chain_of(last)] = place_after(last)
+        self._last = event
+
+    def places(self) -> dict[ChainId, Place]:
+        if self._last is not None:
+            self._places[chain_of(self._last)] = place_after(self._last)
+        return self._places

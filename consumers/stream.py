@@ -1,0 +1,181 @@
+"""A stream with its groups: what ``filestream.create`` and ``filestream.open`` return.
+
+Reading and writing are ``filestream.partitions.stream``; this adds groups of consumers, which that
+floor knows nothing of.
+"""
+
+import os
+import random
+
+from filestream.clock import Clock
+from filestream.consumers.admin import Group
+from filestream.consumers.assignment import Strategy, check_strategy
+from filestream.consumers.consumer import Consumer
+from filestream.consumers.group import GroupDocument, check_instances, group_names, new_state
+from filestream.consumers.hand_out import HandOut
+from filestream.consumers.membership import Division, Membership
+from filestream.consumers.positions import PositionStore, UserPosition
+from filestream.errors import InvalidRequestError
+from filestream.partitions import stream as streams
+from filestream.partitions.places import places_at
+from filestream.partitions.positions import PositionLike, parse_position
+
+__all__ = ["Stream", "create", "open"]
+
+
+class Stream(streams.Stream):
+    """See ``filestream.partitions.stream.Stream``; and groups."""
+
+    def consumer(
+        self,
+        group: str,
+        *,
+        instance: int | None = None,
+        instances: int | str | None = None,
+        strategy: Strategy | None = None,
+        key_header: str | None = None,
+        start: PositionLike = "start",
+        max_deliver: int | None = None,
+        takeover: bool = False,
+        positions: PositionStore | None = None,
+    ) -> Consumer:
+        """Work for a group: each of its events is processed by one instance, once.
+
+        A group that does not exist is made. What is not given stays as the group has it; what is
+        given and differs divides the group anew, at once, for all its members.
+
+        Args:
+            group: its name.
+            instance: which one this process is, from 0; 0 by default. Not with ``"auto"``.
+            instances: how many there are; 1 for a new group. ``"auto"``: as many as there are
+                members, which come and go.
+            strategy: ``"fifo"``: each takes what comes next; ``"round_robin"``: divided evenly, by
+                offset; ``"hash"``: events with the same value of ``key_header`` go to the same instance.
+            key_header: name of that header; events without it are one key.
+            start: where a new group begins; see ``read``.
+            max_deliver: give an event up after so many deliveries that were not committed, and go on
+                without it; it stands among the group's dead letters then. None never does.
+            takeover: if another living process is this instance, fence it instead of failing.
+            positions: keep this instance's position in the user's own transaction, see
+                ``SqlitePositions``. With one instance, or a strategy without claims.
+
+        Raises:
+            ConflictError: another living process is this instance.
+            InvalidRequestError: an instance outside the count, or options that exclude each other.
+            FencedError: ``start`` is an offset that was truncated.
+        """
+        document = GroupDocument(self._store, group, url=self.url)
+        count = check_instances(instances)
+        if max_deliver is not None and (isinstance(max_deliver, bool) or max_deliver < 1):
+            raise InvalidRequestError(
+                f"max_deliver must be at least 1. max_deliver={max_deliver!r}"
+            )
+        if strategy is not None:
+            check_strategy(strategy, key_header)
+        if not document.exists:
+            self._found(document, start, strategy or "fifo", key_header, count)
+        elif strategy is None and key_header is not None:
+            check_strategy(document.read().layer.strategy, key_header)
+        division = Division(strategy, key_header, count)
+        position = None
+        if positions is not None:
+            self._check_positions(document, division, max_deliver)
+            position = UserPosition(positions, f"{self.id}/{group}/{instance or 0}")
+        view = self.view()
+        membership = Membership(
+            document,
+            view.generations,
+            division,
+            instance=instance,
+            takeover=takeover,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        hand_out = HandOut(
+            view,
+            document,
+            membership,
+            clock=self._clock,
+            max_deliver=max_deliver,
+            position=position,
+        )
+        return Consumer(membership, hand_out, clock=self._clock, group=group, url=self.url)
+
+    def groups(self) -> list[str]:
+        """Names of the groups, sorted."""
+        self._generations.current()
+        return group_names(self._store)
+
+    def group(self, name: str) -> Group:
+        """A group from outside: its state, its lag, and what an operator may do to it.
+
+        Raises:
+            InvalidRequestError: no name of a group. Whether there is one, its methods tell.
+        """
+        return Group(
+            self.view(),
+            GroupDocument(self._store, name, url=self.url),
+            clock=self._clock,
+            chance=self._chance,
+        )
+
+    def _found(
+        self,
+        document: GroupDocument,
+        start: PositionLike,
+        strategy: Strategy,
+        key_header: str | None,
+        count: int | None,
+    ) -> None:
+        position = parse_position(start, now_ms=self._clock.now_ms())
+        generation, places = places_at(self.view(), position)
+        document.create(
+            new_state(
+                self._chance,
+                generation,
+                places,
+                strategy=strategy,
+                key_header=key_header,
+                instances=1 if count is None else count,
+            )
+        )
+
+    def _check_positions(
+        self, document: GroupDocument, division: Division, max_deliver: int | None
+    ) -> None:
+        before = document.read()
+        state = division.applied(before)
+        if state.needs_claims or max_deliver is not None:
+            raise InvalidRequestError(
+                "positions in your own store need a group without claims: one instance, or strategy "
+                "round_robin or hash with a fixed number of instances, and no max_deliver."
+            )
+        if state is not before and before.layer.high():
+            raise InvalidRequestError(
+                "a group whose positions are in your own store cannot be divided anew: begin another "
+                "group at the positions that you have."
+            )
+
+
+def create(
+    url: str | os.PathLike[str],
+    *,
+    coordination: str = "embedded",
+    clock: Clock | None = None,
+    chance: random.Random | None = None,
+    **properties: object,
+) -> Stream:
+    """See ``filestream.partitions.stream.create``."""
+    return streams.create_as(
+        Stream, url, coordination=coordination, clock=clock, chance=chance, **properties
+    )
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    clock: Clock | None = None,
+    chance: random.Random | None = None,
+) -> Stream:
+    """See ``filestream.partitions.stream.open``."""
+    return streams.open_as(Stream, url, clock=clock, chance=chance)
