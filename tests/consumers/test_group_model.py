@@ -120,6 +120,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.fetch(consumer, count)
         self.commit(consumer)
 
+    @rule(count=st.integers(1, 4))
+    def everybody_works(self, count):
+        for consumer in list(self.hands):
+            self.work(consumer, count)
+
+    @rule(consumer=consumes(consumers), count=st.integers(1, 6))
+    def die_at_work(self, consumer, count):
+        self.fetch(consumer, count)
+        self.kill(consumer)
+
     @rule(target=consumers)
     def replace_everybody(self):
         """A new release is rolled out: all members of the division that is now."""
