@@ -110,7 +110,8 @@ class Group:
         after = base.reset(generation, places)
         if dump is not None and before is None:
             after = replace(self._parse_dump(dump), members={})
-        self._refuse_living(force=force)
+        if not dry_run:
+            self.refuse_living(force=force)
         result = Reset(
             None if before is None else measure_lag(self._view, before),
             measure_lag(self._view, after),
@@ -131,7 +132,7 @@ class Group:
         """
         if not self._document.exists:
             self._document.read()  # Says so.
-        self._refuse_living(force=force)
+        self.refuse_living(force=force)
         self._document.remove()
 
     def skip(self, offset: Offset | str) -> None:
@@ -207,7 +208,8 @@ class Group:
         except CorruptDataError as error:
             raise InvalidRequestError(f"this is no dump of a group: {error}") from error
 
-    def _refuse_living(self, *, force: bool) -> None:
+    def refuse_living(self, *, force: bool) -> None:
+        """Raises ConflictError while members live, unless it is forced."""
         living = self.living()
         if living and not force:
             raise ConflictError(

@@ -319,7 +319,7 @@ class HandOut:
             # All of it expired or was given up.
             self._document.change(lambda now: now.committed([claim.id], self._membership.token))
             return Batch(())
-        if self._max_deliver is not None and claim.deliveries > 1:
+        if self._max_deliver is not None and claim.deliveries >= max(2, self._max_deliver):
             return self._deliver_one(claim, events, self._max_deliver)
         self._claims.append(claim.id)
         return Batch(events, claim.deliveries)
@@ -332,7 +332,7 @@ class HandOut:
         return state.taken(claim, self._membership.slot, self._membership.token)
 
     def _deliver_one(self, claim: Claim, events: list[Event], max_deliver: int) -> Batch:
-        """One by one, so that the event that cannot be processed does not hold up the others."""
+        """The last try, one by one: so it is the right event that is given up, and no other."""
         first = events[0]
         if len(events) > 1:
             state = self._document.change(

@@ -22,11 +22,13 @@ from filestream.errors import (
     CorruptDataError,
     InvalidRequestError,
     NotFoundError,
-    UnsupportedVersionError,
 )
 from filestream.partitions.catalog import Catalog
+from filestream.partitions.description import Description, read_description
 from filestream.partitions.event import Event
 from filestream.partitions.generations import Generations
+from filestream.partitions.growth import GrowthWatch
+from filestream.partitions.janitor import Janitor
 from filestream.partitions.layout import (
     DESCRIPTION_KEY,
     check_stream_name,
@@ -45,6 +47,7 @@ from filestream.segment_reader import OnCorrupt
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
 from filestream.storage.open import open_storage
+from filestream.units import parse_size_bytes
 
 __all__ = [
     "Stream",
@@ -61,8 +64,6 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S", bound="Stream")
 
-_VERSION: Final = 1
-_DESCRIPTION_SIZE_MAX: Final = 1 << 20
 _PROPERTIES: Final = "properties"
 
 
@@ -84,7 +85,7 @@ class Stream:
         self,
         storage: Storage,
         store: PropertyStore,
-        description: "_Description",
+        description: "Description",
         *,
         clock: Clock,
         chance: random.Random,
@@ -141,12 +142,16 @@ class Stream:
 
         return self._parse_properties(self._store.update(_PROPERTIES, change))
 
-    def writer(self, writer_id: str | None = None) -> StreamWriter:
+    def writer(
+        self, writer_id: str | None = None, *, retention_every: str | float | None = None
+    ) -> StreamWriter:
         """Open a writer; use it with ``with``, share it among the threads of the process.
 
         Args:
             writer_id: names the writer's files. None takes the first of ``file.0``,
                 ``file.1``, ... that no living process holds.
+            retention_every: apply retention and ttl so often (``"10m"``), if no other process does;
+                see ``janitor``.
 
         Raises:
             ConflictError: another living process writes under this id.
@@ -161,6 +166,7 @@ class Stream:
             clock=self._clock,
             chance=self._chance,
             writer_id=writer_id,
+            janitor=None if retention_every is None else self.janitor(every=retention_every),
         )
 
     def read(
@@ -250,6 +256,40 @@ class Stream:
             dry_run=dry_run,
         )
 
+    def janitor(
+        self,
+        *,
+        every: str | float = "10m",
+        tell: Callable[[Sequence[Removal]], None] | None = None,
+    ) -> Janitor:
+        """What applies retention from time to time, in one process of many.
+
+        Args:
+            every: how often.
+            tell: is called with what was removed, and with nothing when this process is elected.
+
+        Returns:
+            ``start()`` it on a thread or ``run()`` it on this one; ``close()`` ends both.
+        """
+        return Janitor(self._store, self.apply_retention, clock=self._clock, every=every, tell=tell)
+
+    def watch_size(
+        self,
+        threshold: str | int,
+        *,
+        since: PositionLike = "end",
+        timeout: str | float | None = None,
+    ) -> GrowthWatch:
+        """Tell each time the stream has grown by so much: ``for growth in stream.watch_size("64MB")``.
+
+        Args:
+            threshold: in bytes, of event files.
+            since: what lies behind this position has grown already; see ``read``.
+            timeout: end when there was nothing to tell for so long.
+        """
+        size = parse_size_bytes(threshold)
+        return GrowthWatch(self.view(), size, since=since, timeout=timeout)
+
     def summary(self) -> Summary:
         """Counts, sizes and times of what is there, from footers and heads of blocks."""
         return summarise(self.view())
@@ -266,7 +306,7 @@ class Stream:
         Raises:
             NotFoundError: there is none (any more).
         """
-        if _read_description(self._storage).id != self.id:
+        if read_description(self._storage).id != self.id:
             raise NotFoundError(f"the stream was deleted, and another made. url={self.url}")
         # First it stops to exist for everybody, then the bytes go; if this dies half way, the
         # next creation under this name begins behind the generations that are left. Only what
@@ -298,56 +338,6 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"Stream({self.url!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Description:
-    """What ``stream.json`` holds.
-
-    Attributes:
-        first_generation: 1, or behind what a stream of this name left when it was deleted.
-    """
-
-    id: str
-    coordination: str
-    created_at_ms: int
-    first_generation: int
-    properties: StreamProperties
-
-    def to_document(self) -> bytes:
-        return encode_document(
-            {
-                "version": _VERSION,
-                "id": self.id,
-                "coordination": self.coordination,
-                "created_at_ms": self.created_at_ms,
-                "first_generation": self.first_generation,
-                "properties": self.properties.to_json(),
-            }
-        )
-
-    @classmethod
-    def parse(cls, data: bytes, url: str) -> "_Description":
-        raw = decode_document(data, url=url)
-        version = raw.get("version")
-        if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-            raise CorruptDataError("the stream's description is damaged.", url=url)
-        if version > _VERSION:
-            raise UnsupportedVersionError(
-                f"the stream was made by a later release: upgrade. version={version} url={url}"
-            )
-        try:
-            identity = str(raw["id"])
-            check_stream_name(identity)
-            return cls(
-                identity,
-                str(raw["coordination"]),
-                int(raw["created_at_ms"]),
-                int(raw["first_generation"]),
-                StreamProperties.from_json(raw["properties"], url=url),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise CorruptDataError("the stream's description is damaged.", url=url) from error
 
 
 def create(
@@ -400,7 +390,7 @@ def create_as(
     # Generations that a deletion left behind must not come back to life.
     first = max(Catalog(storage).generations(), default=0) + 1
     identity = f"{chance.getrandbits(128):032x}"
-    description = _Description(identity, coordination, clock.now_ms(), first, made)
+    description = Description(identity, coordination, clock.now_ms(), first, made)
     store = open_property_store(coordination, storage, store_key(identity), identity)
     # Before anything is written: a server that does not answer leaves nothing behind.
     store.list("")
@@ -468,7 +458,7 @@ def open_as(
 ) -> S:
     """``open``, for a floor above that adds to ``Stream``."""
     storage = open_storage(url)
-    description = _read_description(storage)
+    description = read_description(storage)
     store = open_property_store(
         description.coordination, storage, store_key(description.id), description.id
     )
@@ -479,18 +469,8 @@ def open_as(
     return stream
 
 
-def _read_description(storage: Storage) -> _Description:
-    try:
-        data = storage.read(DESCRIPTION_KEY, 0, _DESCRIPTION_SIZE_MAX)
-    except (NotFoundError, InvalidRequestError) as error:
-        raise NotFoundError(
-            f"there is no stream: create it, or mend the path. url={storage.url}"
-        ) from error
-    return _Description.parse(data, storage.url)
-
-
 def _finish_creation(
-    storage: Storage, store: PropertyStore, description: _Description, now_ms: int
+    storage: Storage, store: PropertyStore, description: Description, now_ms: int
 ) -> None:
     """Do the second step of a creation that died after the first."""
     generations = Generations(store, storage.url)

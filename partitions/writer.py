@@ -29,6 +29,7 @@ from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.drain import Drain, Work
 from filestream.partitions.generations import Generations
 from filestream.partitions.intake import Body, Headers, Intake
+from filestream.partitions.janitor import Janitor
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
 from filestream.partitions.layout import Offset
 from filestream.partitions.writer_ids import WriterClaim
@@ -100,6 +101,7 @@ class StreamWriter:
         clock: Clock,
         chance: random.Random,
         writer_id: str | None = None,
+        janitor: Janitor | None = None,
     ) -> None:
         self._url = storage.url
         self._clock = clock
@@ -130,6 +132,7 @@ class StreamWriter:
         self._is_closing = False
         self._is_closed = False
         self._has_no_thread = False
+        self._janitor = None if janitor is None else janitor.start()
         _writers.add(self)
         # Last registered, first run: before the connections that a close still needs.
         atexit.unregister(_close_forgotten_writers)
@@ -306,6 +309,8 @@ class StreamWriter:
         background = self._background
         if background is not None:
             background.join()
+        if self._janitor is not None:
+            self._janitor.close()
         self._claim.close()
         _writers.discard(self)
 
@@ -467,6 +472,7 @@ class StreamWriter:
         self._wake = threading.Condition()
         self._background = None
         self._is_closing = self._is_closed = True
+        self._janitor = None
         self._lane.abandon()
         self._claim.close()
 

@@ -48,6 +48,8 @@ _COMMANDS: Final = {
     "write": "events",
     "cat": "events",
     "tail": "events",
+    "group": "groups",
+    "watch": "groups",
     "dump": "inspect",
     "verify": "inspect",
     "doctor": "inspect",

@@ -7,22 +7,30 @@ Layout below the root key::
 
 Compare-and-set of version n is ``put_if_absent`` of version n + 1: whoever is second gets a
 conflict from the storage itself. Old versions are deleted lowest first and the highest is never,
-so a version only grows; a writer whose slot n + 1 had been deleted long ago sees the higher one
-after its put, and takes that for the conflict it is.
+so a version only grows. A setter who finds others ahead of him looks for his mark in what stands
+there now: either they built on his version, or its slot was free only because it had been cleaned up.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
 from filestream.coordination.polling import PollingWatch
-from filestream.errors import ConflictError, InvalidRequestError, NotFoundError
+from filestream.errors import (
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
 from filestream.storage.base import Lock, Storage
 
 __all__ = ["EmbeddedPropertyStore"]
 
 _VERSIONS_KEPT: Final = 8
 _VALUE_SIZE_MAX: Final = 1 << 20
+_FILE_SIZE_MAX: Final = _VALUE_SIZE_MAX + 1024
 _READ_TRIES: Final = 100
 
 
@@ -53,36 +61,58 @@ class EmbeddedPropertyStore(PropertyStore):
 
     def get(self, name: str) -> Document:
         """See ``PropertyStore``."""
+        return self._read(name)[0]
+
+    def _read(self, name: str) -> tuple[Document, Marks]:
         for _ in range(_READ_TRIES):
             versions = self._versions(name)
             if not versions:
-                return Document(b"", 0)
-            try:
-                value = self._storage.read(self._key(name, versions[-1]), 0, _VALUE_SIZE_MAX + 1)
-            except NotFoundError:
-                continue  # Cleaned up between listing and reading: there is a newer one.
-            return Document(value, versions[-1])
+                return Document(b"", 0), ()
+            with contextlib.suppress(NotFoundError):
+                value, marks = self._read_version(name, versions[-1])
+                return Document(value, versions[-1]), marks
+            # Cleaned up between listing and reading: there is a newer one.
         raise ConflictError(f"the document changes faster than it can be read. name={name}")
+
+    def _read_version(self, name: str, version: int) -> tuple[bytes, Marks]:
+        return split_marks(self._storage.read(self._key(name, version), 0, _FILE_SIZE_MAX))
 
     def compare_and_set(self, name: str, value: bytes, *, version: int) -> Document:
         """See ``PropertyStore``."""
         if len(value) > _VALUE_SIZE_MAX:
             raise InvalidRequestError(f"document is too large. name={name} size={len(value)}")
+        conflict = ConflictError(f"the document has changed. name={name} version={version}")
         versions = self._versions(name)
         if version != (versions[-1] if versions else 0):
-            raise ConflictError(f"the document has changed. name={name} version={version}")
-        self._storage.put_if_absent(self._key(name, version + 1), value)
+            raise conflict
+        try:
+            before = self._read_version(name, version)[1] if version else ()
+        except NotFoundError:
+            raise conflict from None
+        own = new_mark()
+        self._storage.put_if_absent(self._key(name, version + 1), with_marks(value, own, before))
         versions = self._versions(name)
-        after = [v for v in versions if v > version + 1]
-        is_next_there = version + 2 in versions and len(after) < _VERSIONS_KEPT
-        if after and not (version + 1 in versions and is_next_there):
-            # Our slot was free only because it had been cleaned up: others are far ahead. (Should
-            # eight others have followed us between two lines, this is said in vain; the caller
-            # reads again.)
-            raise ConflictError(f"the document has changed. name={name} version={version}")
+        if versions and versions[-1] != version + 1 and not self._counted(name, own, version + 1):
+            raise conflict
         for old in versions[:-_VERSIONS_KEPT]:
             self._storage.delete(self._key(name, old))
         return Document(value, version + 1)
+
+    def _counted(self, name: str, own: str, version: int) -> bool:
+        """Others are ahead: did they build on the version that was set with this mark?
+
+        Raises:
+            UnavailableError: so many came after that nobody knows.
+        """
+        document, marks = self._read(name)
+        if own in marks:
+            return True
+        if 0 < document.version - version < MARKS_MAX:
+            return False
+        raise UnavailableError(
+            f"the document was set, or was not: too many others set it since. name={name} "
+            f"version={version} now={document.version}"
+        )
 
     def is_current(self, name: str, version: int) -> bool:
         """See ``PropertyStore``: two looks at the directory, no listing.

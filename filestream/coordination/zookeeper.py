@@ -1,19 +1,16 @@
 r"""The property store on ZooKeeper.
 
-    <chroot>/<stream id>/<name>            a document: its value, then a line that names the setter
+    <chroot>/<stream id>/<name>            a document: its value, then a line of ``marks``
     <chroot>/<stream id>/_claims/<name>    ephemeral: held by a living session
     <chroot>/<stream id>/_leases/<name>/   see ``zookeeper_lease``
 
-A document's version is that of its node plus one. The last line of a node (``set:0123456789abcdef\n``)
-tells the one who set it from everybody else, so that a compare-and-set whose answer was lost is
-resolved by reading the node back instead of by guessing.
+A document's version is that of its node plus one. A compare-and-set whose answer was lost is resolved
+by reading the node back and looking for the own mark, instead of by guessing.
 """
 
 import contextlib
 import logging
 import os
-import random
-import re
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +20,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.marks import Marks, new_mark, split_marks, with_marks
 from filestream.coordination.zookeeper_lease import Leases
 from filestream.coordination.zookeeper_session import UNKNOWN, ZooKeeperSession
 from filestream.errors import (
@@ -40,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 # ZooKeeper's own limit for a node is 1 MiB less some bytes.
 _VALUE_SIZE_MAX: Final = 1_000_000
-_MARK: Final = re.compile(rb"set:([0-9a-f]{16})\n\Z")
-_MARK_SIZE: Final = 21
 
 
 class ZooKeeperPropertyStore(PropertyStore):
@@ -56,7 +52,6 @@ class ZooKeeperPropertyStore(PropertyStore):
         self._session = session
         self._root = f"{session.address.root}/{check_key(root)}"
         self._leases = _leases_of(session)
-        self._marks = random.SystemRandom()
 
     @property
     def lease_s(self) -> float:
@@ -71,9 +66,11 @@ class ZooKeeperPropertyStore(PropertyStore):
         """See ``PropertyStore``."""
         if len(value) > _VALUE_SIZE_MAX:
             raise InvalidRequestError(f"document is too large. name={name} size={len(value)}")
-        mark = f"{self._marks.getrandbits(64):016x}".encode()
-        data = value + b"set:" + mark + b"\n"
         path = self._path(name)
+        own = new_mark()
+        # Without those before: to read them first would cost two more round trips each time, to know
+        # more in the rare case that an answer was lost.
+        data = with_marks(value, own, ())
 
         def ask(client: KazooClient) -> Any:
             if version:
@@ -87,36 +84,35 @@ class ZooKeeperPropertyStore(PropertyStore):
                 f"the document has changed. name={name} version={version}"
             ) from error
         if answer is UNKNOWN:
-            self._resolve(name, mark, version)
+            self._resolve(name, own, version)
         return Document(value, version + 1)
 
-    def _resolve(self, name: str, mark: bytes, version: int) -> None:
+    def _resolve(self, name: str, own: str, version: int) -> None:
         """The answer was lost: what does the node say?"""
-        document, seen = self._read(name)
-        if seen == mark:
+        document, marks = self._read(name)
+        if own in marks:
             return
-        if document.version > version:
-            # Whether ours was overwritten or never came, nobody can tell any more.
-            raise UnavailableError(
-                f"the answer of ZooKeeper was lost, and the document changed since: the change may "
-                f"have happened. name={name} version={version}"
-            )
-        raise UnavailableError(f"ZooKeeper lost the change; try again. name={name}")
+        # Another came after us, or instead of us; or the change is still on its way through a
+        # connection that broke.
+        raise UnavailableError(
+            f"the answer of ZooKeeper was lost: the change may have happened. name={name} "
+            f"version={version} now={document.version}"
+        )
 
-    def _read(self, name: str) -> tuple[Document, bytes]:
+    def _read(self, name: str) -> tuple[Document, Marks]:
         path = self._path(name)
         # What this process heard of elsewhere must not be older in what it reads here.
         self._session.call("sync", lambda c: c.sync_async(path))
         try:
             data, stat = self._session.call(f"read {name}", lambda c: c.get_async(path))
         except NoNodeError:
-            return Document(b"", 0), b""
-        match = _MARK.search(data)
-        if match is None:
-            if not data:
-                return Document(b"", 0), b""  # A node on the way to others.
+            return Document(b"", 0), ()
+        if not data:
+            return Document(b"", 0), ()  # A node on the way to others.
+        value, marks = split_marks(data)
+        if not marks:
             raise CorruptDataError("a document was set by another program.", url=path)
-        return Document(data[:-_MARK_SIZE], stat.version + 1), match[1]
+        return Document(value, stat.version + 1), marks
 
     def is_current(self, name: str, version: int) -> bool:
         """See ``PropertyStore``."""
@@ -144,8 +140,7 @@ class ZooKeeperPropertyStore(PropertyStore):
     def claim(self, name: str) -> Lock:
         """See ``PropertyStore``."""
         path = f"{self._root}/_claims/{check_key(name)}"
-        mark = f"{self._marks.getrandbits(64):016x}"
-        owner = f"{socket.gethostname()} {os.getpid()} {mark}".encode()
+        owner = f"{socket.gethostname()} {os.getpid()} {new_mark()}".encode()
         epoch = self._session.epoch
         try:
             answer = self._session.call_once(

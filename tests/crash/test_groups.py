@@ -19,7 +19,7 @@ import pytest
 
 import filestream
 from filestream.consumers.sqlite import SqlitePositions
-from filestream.errors import ConflictError, FencedError, FilestreamError, UnavailableError
+from filestream.errors import ConflictError, FencedError, UnavailableError
 
 pytestmark = pytest.mark.crash
 
@@ -135,7 +135,7 @@ def read_logs(folder):
         for line in path.read_bytes().splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 continue  # Cut by the kill, before its commit.
-            kind, number, *bodies = line.split()
+            kind, _, *bodies = line.split()
             if kind == b"t":
                 pending = [int(body) for body in bodies]
             elif pending is not None:

@@ -1,8 +1,14 @@
 import pytest
 
+from filestream.coordination.base import Document
 from filestream.coordination.embedded import EmbeddedPropertyStore
 from filestream.coordination.open import open_property_store
-from filestream.errors import ConflictError, InvalidRequestError, UnsupportedVersionError
+from filestream.errors import (
+    ConflictError,
+    InvalidRequestError,
+    UnavailableError,
+    UnsupportedVersionError,
+)
 from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
 from filestream.testing.property_store_suite import PropertyStoreSuite
@@ -39,7 +45,7 @@ def test_a_writer_that_slept_through_a_clean_up_gets_a_conflict(monkeypatch):
 
     def sleepy(key, data):
         monkeypatch.setattr(storage, "put_if_absent", real)
-        for version in range(1, 40):  # meanwhile others go far ahead, and clean up
+        for version in range(1, 30):  # meanwhile others go far ahead, and clean up
             others.compare_and_set("name", b"other", version=version)
         real(key, data)
 
@@ -47,8 +53,56 @@ def test_a_writer_that_slept_through_a_clean_up_gets_a_conflict(monkeypatch):
     with pytest.raises(ConflictError):
         store.compare_and_set("name", b"late", version=1)
 
-    assert store.get("name").version == 40
+    assert store.get("name").version == 30
     assert store.get("name").value == b"other"
+
+
+@pytest.mark.parametrize("others", [1, 7, 8, 20, 31])
+def test_a_setter_that_was_overtaken_at_once_is_told_that_it_counted(monkeypatch, others):
+    """Stopped right after its put: the others went far ahead, and cleaned its version up."""
+    storage = MemoryStorage()
+    store = EmbeddedPropertyStore(storage, "_store")
+    store.compare_and_set("name", b"first", version=0)
+    real = storage.put_if_absent
+    ahead = EmbeddedPropertyStore(storage, "_store")
+
+    def sleepy(key, data):
+        monkeypatch.setattr(storage, "put_if_absent", real)
+        real(key, data)
+        for version in range(2, 2 + others):
+            ahead.compare_and_set("name", b"other", version=version)
+
+    monkeypatch.setattr(storage, "put_if_absent", sleepy)
+
+    assert store.compare_and_set("name", b"mine", version=1).version == 2
+    assert store.get("name").version == 2 + others
+
+
+def test_a_setter_that_was_overtaken_too_often_says_that_it_does_not_know(monkeypatch):
+    storage = MemoryStorage()
+    store = EmbeddedPropertyStore(storage, "_store")
+    real = storage.put_if_absent
+    ahead = EmbeddedPropertyStore(storage, "_store")
+
+    def sleepy(key, data):
+        monkeypatch.setattr(storage, "put_if_absent", real)
+        real(key, data)
+        for version in range(1, 50):
+            ahead.compare_and_set("name", b"other", version=version)
+
+    monkeypatch.setattr(storage, "put_if_absent", sleepy)
+
+    with pytest.raises(UnavailableError, match="too many others"):
+        store.compare_and_set("name", b"mine", version=0)
+
+
+def test_documents_of_before_the_marks_are_read(tmp_path):
+    storage = MemoryStorage()
+    storage.put_if_absent("_store/name/0000000003", b"value\n")
+    store = EmbeddedPropertyStore(storage, "_store")
+
+    assert store.get("name") == Document(b"value\n", 3)
+    assert store.compare_and_set("name", b"more", version=3).version == 4
 
 
 def test_a_document_has_a_limit():

@@ -364,3 +364,88 @@ def test_help_and_doctor(run):
     for command in ("create", "write", "cat", "tail", "verify", "bench", "demo"):
         assert run(command, "--help").stdout.startswith(b"Usage")
     assert b"kernel" in run("doctor").stdout
+
+
+def test_groups(run, tmp_path):
+    run("create", "s")
+    run("write", "s", data=b"".join(b"%d\n" % n for n in range(100)))
+    stream = filestream.open(tmp_path / "s")
+    with stream.consumer("bills", instances=2, instance=1) as consumer:
+        consumer.fetch(40)
+        consumer.commit()
+        consumer.fetch(5)
+
+        assert b"lag 60 events" in run("group", "ls", "s").stdout
+        shown = json.loads(run("group", "show", "s", "bills", "--json").stdout)
+        assert (shown["lag_events"], shown["living"], shown["claims"]) == (60, [1], 1)
+        assert shown["lag_seconds"] > 0
+        assert b"instance 1: alive" in run("group", "show", "s", "bills").stdout
+        for words in (("reset", "s", "bills", "start"), ("rm", "s", "bills")):
+            assert b"members of the group live" in run("group", *words, "--yes", code=5).stderr
+        dry = run("group", "reset", "s", "bills", "-5", "--dry-run").stdout
+        assert b"would go from a lag of 60 events to one of 5" in dry
+    run("group", "reset", "s", "bills", "start", code=2)
+    dump = run("group", "dump", "s", "bills").stdout
+    run("group", "reset", "s", "bills", "--", "-5", "--yes", code=2)
+    assert b"to one of 5" in run("group", "reset", "s", "bills", "-5", "--yes").stdout
+    (tmp_path / "dump").write_bytes(dump)
+    done = run("group", "reset", "s", "bills", "--to-file", "dump", "--yes", "--json")
+    assert json.loads(done.stdout) == {
+        "group": "bills", "lag_events_before": 5, "lag_events": 60, "dry_run": False,
+    }  # fmt: skip
+    run("group", "reset", "s", "bills", "--to-file", "-", "--yes", data=dump)
+    run("group", "reset", "s", "bills", "--to-file", "-", "--yes", data=b"no", code=2)
+    run("group", "reset", "s", "bills", "start", "--to-group", "x", "--yes", code=2)
+    offset = json.loads(run("cat", "s", "--json", "-c", "1").stdout)["offset"]
+    run("group", "skip", "s", "bills", offset, "--yes")
+    run("group", "skip", "s", "bills", "here", "--yes", code=2)
+    assert b"skipped" in run("group", "show", "s", "bills").stdout
+    changed = run("group", "reconfigure", "s", "bills", "-n", "3", "-s", "hash", "-k", "user")
+    assert changed.stdout == b"bills: hash, instances 3\n"
+    run("group", "reconfigure", "s", "bills", "-n", "many", code=2)
+    for words in (
+        ("show", "s", "nobody"),
+        ("dump", "s", "nobody"),
+        ("rm", "s", "nobody", "--yes"),
+        ("skip", "s", "nobody", offset, "--yes"),
+        ("reset", "s", "nobody", "start", "--yes"),
+    ):
+        assert b"nobody" in run("group", *words, code=3).stderr
+    run("group", "rm", "s", "bills", "--yes")
+    assert run("group", "ls", "s").stdout == b""
+
+
+def test_watch_tells_of_growth(run, tmp_path):
+    run("create", "s")
+    run("write", "s", data=b"x" * 5000)
+
+    told = run("watch", "s", "--bytes", "4kB", "--since", "start", "-n", "1", "--json")
+    assert json.loads(told.stdout)["grown_bytes"] >= 5000
+    assert run("watch", "s", "--bytes", "4kB", "--timeout", "10ms").stdout == b""
+    run("watch", "s", "--bytes", "none", code=2)
+    run("watch", "nowhere", "--bytes", "1", code=3)
+
+
+def test_retention_runs_until_it_is_interrupted(run, tmp_path):
+    run("create", "s", "-p", "ttl=1ms", "-d", "1s")
+    run("write", "s", data=b"x\n")
+    process = start("retention", "run", "s", "--every", "100ms", cwd=tmp_path)
+    try:
+        assert b"expired" in process.stdout.readline()
+        second = start("retention", "run", "s", cwd=tmp_path)
+        assert b"standing by" in second.stderr.readline()
+        for each in (second, process):
+            each.send_signal(signal.SIGINT)
+            _, errors = each.communicate(timeout=30)
+            assert each.returncode == 130
+            assert b"Traceback" not in errors
+    finally:
+        for each in (process, second):
+            each.kill()
+            each.communicate()
+
+
+def test_a_bad_address_of_zookeeper_is_a_usage_error(run):
+    for address in ("zk://", "zk://user:secret@h:2181", "etcd:///x", "zk://h?x=y"):
+        done = run("create", "s", "-c", address, code=1 if address.startswith("etcd") else 2)
+        assert b"secret" not in done.stderr

@@ -1,5 +1,6 @@
 """Commands about whole streams: create, ls, info, properties, truncate, retention, rm."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import click
 
 from filestream.errors import InvalidRequestError, NotFoundError
 from filestream.partitions import stream as streams
+from filestream.partitions.retention import Removal
 from filestream.settings import StreamProperties
 from filestream.storage.open import normalise_url, split_url
 from filestream.tools.commands.output import as_json, confirm, json_option, print_facts
@@ -36,13 +38,25 @@ def _changes(assignments: tuple[str, ...]) -> dict[str, object]:
 @click.argument("url")
 @click.option("-d", "--partition-duration", help="As 1h or 1d; 1d when not given.")
 @click.option("-p", "--property", "properties_", multiple=True, metavar="NAME=VALUE")
+@click.option(
+    "-c",
+    "--coordination",
+    default="embedded",
+    help="embedded, or zk://host:2181,host2:2181/path when several hosts share the stream.",
+)
 @json_option
 def create(
-    url: str, partition_duration: str | None, properties_: tuple[str, ...], as_json_: bool
+    url: str,
+    partition_duration: str | None,
+    properties_: tuple[str, ...],
+    coordination: str,
+    as_json_: bool,
 ) -> None:
     """Create a stream.
 
-    Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os.
+    Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os. Secrets for
+    ZooKeeper come from the environment: FILESTREAM_ZK_AUTH=user:password, and for zks:// the files
+    FILESTREAM_ZK_CA, FILESTREAM_ZK_CERTIFICATE and FILESTREAM_ZK_KEY.
     """
     chosen: dict[str, Any] = _changes(properties_)
     if partition_duration is not None:
@@ -50,7 +64,7 @@ def create(
             raise click.UsageError("the partition duration is given twice.")
         chosen["partition_duration"] = partition_duration
     StreamProperties.parse(chosen)  # Before the names become arguments.
-    made = streams.create(url, **chosen)
+    made = streams.create(url, coordination=coordination, **chosen)
     if as_json_:
         as_json({"url": made.url, "id": made.id, "generation": made.generation})
     else:
@@ -182,13 +196,58 @@ def truncate(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
         click.echo(f"{verb} from generation {done['generation_before']} to {done['generation']}")
 
 
-@click.command()
+class _ApplyByDefault(click.Group):
+    """``retention URL`` is ``retention apply URL``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "-h", "--help"):
+            args = ["apply", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_ApplyByDefault)
+def retention() -> None:
+    """Remove the files of truncated generations and expired partitions.
+
+    `retention URL` does it now, `retention run URL` from time to time.
+    """
+
+
+@retention.command()
+@click.argument("url")
+@click.option("--every", default="10m", show_default=True, help="How often.")
+@json_option
+def run(url: str, every: str, as_json_: bool) -> None:
+    """Apply retention from time to time, until interrupted.
+
+    Of many such processes one does the work; when it dies, another goes on.
+    """
+    stream = streams.open(url)
+
+    def tell(removals: Sequence[Removal]) -> None:
+        if not removals:
+            click.echo(f"looking after {stream.url} every {every}", err=True)
+        for removal in removals:
+            if as_json_:
+                as_json({"key": removal.key, "reason": removal.reason})
+            else:
+                click.echo(f"removed {removal.key} ({removal.reason})")
+
+    with stream.janitor(every=every, tell=tell) as janitor:
+        if not janitor.is_elected:
+            janitor.work()
+        if not janitor.is_elected:
+            click.echo(f"another process looks after {stream.url}: standing by", err=True)
+        janitor.run()
+
+
+@retention.command()
 @click.argument("url")
 @yes_option
 @dry_run_option
 @json_option
-def retention(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
-    """Remove the files of truncated generations and expired partitions."""
+def apply(url: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
+    """Remove once what no reader can see any more."""
     stream = streams.open(url)
     removals = stream.apply_retention(dry_run=True)
     if removals and not dry_run:
