@@ -12,7 +12,7 @@ from typing import Final
 from filestream.clock import Clock
 from filestream.consumers.batch import Batch
 from filestream.consumers.group import GroupDocument
-from filestream.consumers.lane_reader import LaneReader, read_spans
+from filestream.consumers.lane_reader import LaneReader, read_spans, sealed_ends
 from filestream.consumers.membership import AgainError, Membership
 from filestream.consumers.positions import UserPosition
 from filestream.consumers.state import (
@@ -24,7 +24,7 @@ from filestream.consumers.state import (
     place_after,
     place_of,
 )
-from filestream.errors import FencedError, UnavailableError
+from filestream.errors import FencedError, FilestreamError, UnavailableError
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.event import Event
 from filestream.partitions.generations import Generation
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # How often an instance looks whether others have died, and notes how far it has read for nothing.
 _LOOK_S: Final = 1.0
+_TIDY_S: Final = 2.0
 _ORIGIN: Final = Place()
 _DIVIDED: Final = "the group was divided anew: roll back; the next fetch goes on."
 
@@ -73,7 +74,7 @@ class HandOut:
         # Claims of members that have died, by the last look.
         self._orphans: set[int] = set()
         self._looked_s = float("-inf")
-        self._noted_s = clock.monotonic_s()
+        self._noted_s = self._tidied_s = clock.monotonic_s()
 
     def look(self, timeout_s: float) -> None:
         """Wait for something new; with no time left, make the next ``take`` look at everything."""
@@ -101,6 +102,7 @@ class HandOut:
         self._claims = []
         self._read_to = {}
         self._count = 0
+        self._tidy()
 
     def rollback(self) -> None:
         """What is in hand is to be handed out again."""
@@ -115,6 +117,8 @@ class HandOut:
         """Give everything back, and leave the group."""
         claims = list(self._claims)
         self.rollback()
+        self._tidied_s = float("-inf")
+        self._tidy()
         self._membership.leave(claims)
 
     def take(self, max_events: int) -> Batch:
@@ -367,6 +371,20 @@ class HandOut:
         del state
 
     # -- committing --------------------------------------------------------------------------
+
+    def _tidy(self) -> None:
+        """Now and then, after a commit: write the places of finished segments short."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._tidied_s < _TIDY_S:
+            return
+        self._tidied_s = now_s
+        ends: dict[tuple[ChainId, Place], Place] = {}
+        for places in self._document.read().layer.lanes:
+            ends |= sealed_ends(self._view, places)
+        if ends:
+            # It was committed already; if this fails, the next one will do it.
+            with contextlib.suppress(FilestreamError):
+                self._document.change(lambda state: state.settled(ends))
 
     def _check_generation(self) -> None:
         if self._generation is None or not self._view.generations.is_current(self._generation):

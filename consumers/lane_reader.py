@@ -6,7 +6,7 @@ Not thread-safe; close it to give its watches back.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from filestream.consumers.state import Span
-from filestream.errors import FilestreamError, NotFoundError
+from filestream.errors import CorruptDataError, FilestreamError, NotFoundError
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.event import Event
@@ -16,8 +16,10 @@ from filestream.partitions.generations import Generation
 from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.merge import Source, merge_events
 from filestream.partitions.snapshot import StreamView, segments_of
+from filestream.segment_map import boundary_at
+from filestream.segment_reader import SegmentReader
 
-__all__ = ["LaneReader", "read_spans"]
+__all__ = ["LaneReader", "read_spans", "sealed_ends"]
 
 
 class LaneReader:
@@ -116,6 +118,31 @@ def read_spans(
             for number, span in enumerate(by_partition[partition])
         ]
         found += [event for event in merge_events(sources) if wanted(event)]
+    return found
+
+
+def sealed_ends(
+    view: StreamView, places: Mapping[ChainId, Place]
+) -> dict[tuple[ChainId, Place], Place]:
+    """Places behind the last event of a sealed segment, as places before the next segment.
+
+    Both mean the same, but finished chains that are written like this all look alike, so that the
+    state of a group stays small; and nobody opens those segments again.
+    """
+    found: dict[tuple[ChainId, Place], Place] = {}
+    for chain, place in places.items():
+        if not place.position:
+            continue
+        key = Segment(chain.partition, chain.writer_id, place.sequence).data_key
+        try:
+            footer = SegmentReader(view.storage, key).footer()
+            if footer is None:
+                continue
+            before = boundary_at(view.storage, key, place.position).events + place.index
+        except (NotFoundError, CorruptDataError):
+            continue  # Reading will say so.
+        if before == footer.events:
+            found[chain, place] = Place(place.sequence + 1)
     return found
 
 

@@ -461,6 +461,15 @@ class GroupState:
         lanes = tuple(dict(places) for _ in fresh.layer.lanes)
         return replace(fresh, layers=(replace(fresh.layer, lanes=lanes),))
 
+    def settled(self, ends: Mapping[tuple[ChainId, Place], Place]) -> "GroupState":
+        """With places written in another way, which mean the same: see ``sealed_ends``."""
+
+        def written(places: Places) -> Places:
+            return {chain: ends.get((chain, place), place) for chain, place in places.items()}
+
+        layers = (replace(y, lanes=tuple(map(written, y.lanes))) for y in self.layers)
+        return replace(self, layers=tuple(layers))._pruned()
+
     def without(self, is_gone: Callable[[ChainId], bool]) -> "GroupState":
         """Without the places in chains that no reader sees any more."""
 

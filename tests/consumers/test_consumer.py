@@ -541,6 +541,46 @@ class TestDeadLetters:
         assert [letter.reason for letter in stream.group("g").state().dead] == ["skipped"]
 
 
+class TestSize:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"instances": 2},
+            {"instances": "auto", "strategy": "round_robin"},
+            {"max_deliver": 2},
+        ],
+    )
+    def test_a_finished_past_takes_no_room_in_the_state(self, tmp_path, options):
+        clock = ManualClock()
+        stream = filestream.create(tmp_path / "s", clock=clock, partition_duration="1s")
+        with (
+            stream.writer("a") as a,
+            stream.writer("b") as b,
+            stream.consumer("g", **options) as consumer,
+        ):
+            for number in range(200):
+                (a, b)[number % 2].append_many([b"x", b"y", b"z"])
+                if number % 2:
+                    clock.advance(1)
+                if number == 10:
+                    for batch in consumer.batches(timeout=0):
+                        assert batch
+                    small = len(stream.group("g").dump())
+            for batch in consumer.batches(7, timeout=0):
+                assert batch
+            clock.advance(10)
+            a.append(b"x")
+            for batch in consumer.batches(7, timeout=0):
+                assert batch
+
+            assert len(stream.group("g").dump()) < small + 600
+            assert stream.group("g").lag().events == 0
+            # And what comes late into an old partition is not passed over.
+            a.append(b"late", timestamp_ms=1_401_408_000_500)
+            assert [event.body for event in consumer.fetch(timeout=0)] == [b"late"]
+
+
 class TestPositionsOfTheUser:
     def test_results_and_position_are_one_transaction(self, stream, tmp_path):
         fill(stream, 10)

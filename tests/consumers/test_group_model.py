@@ -269,5 +269,6 @@ TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = settings(
     max_examples=int(os.environ.get("FILESTREAM_GROUP_EXAMPLES", "100")),
     stateful_step_count=50,
+    derandomize="FILESTREAM_GROUP_EXAMPLES" not in os.environ,
     deadline=None,
 )

@@ -1,8 +1,12 @@
 """The Spark source in a real Spark: columns, bounds, streams, checkpoints, truncation."""
 
 import os
+import random
+import signal
 import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -319,3 +323,77 @@ print("COUNT", spark.read.format("filestream").load({stream.url!r}).count())
         check=False,
     )
     assert "COUNT 3" in shown.stdout, shown.stderr[-2000:]
+
+
+def test_a_driver_that_is_killed_delivers_every_event_once(spark, tmp_path, seed):
+    """Checkpoints: source offsets and the file sink's log agree after every kill."""
+    chance = random.Random(seed)
+    stream = filestream.create(tmp_path / "s", acknowledgement="os", segment_size="64KiB")
+    with stream.writer() as writer:
+        for block in range(200):
+            writer.append_many([b"%d" % (100 * block + n) for n in range(100)])
+    checkpoint = tmp_path / "checkpoint"
+    script = textwrap.dedent(
+        """
+        import sys
+        from pyspark.sql import SparkSession
+        from filestream.consumers.spark.register import register
+
+        url, checkpoint = sys.argv[1:]
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .getOrCreate()
+        )
+        register(spark)
+        source = spark.readStream.format("filestream").option("maxRecordsPerTrigger", "300")
+        sink = source.option("startingOffsets", "earliest").load(url).writeStream.format("parquet")
+        sink = sink.option("path", checkpoint + "-out").option("checkpointLocation", checkpoint)
+        sink.start().awaitTermination()
+        """
+    )
+    log = Path(f"{checkpoint}-out") / "_spark_metadata"
+    kills = 0
+    for _ in range(3):
+        before = len(list(log.glob("[0-9]*")))
+        driver = subprocess.Popen(
+            [sys.executable, "-c", script, stream.url, str(checkpoint)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+        )
+        try:
+            until_s = time.monotonic() + 90
+            while len(list(log.glob("[0-9]*"))) < before + 2:
+                assert driver.poll() is None
+                assert time.monotonic() < until_s
+                time.sleep(0.02)  # noqa: TID251 - waits for another program
+            time.sleep(chance.random() * 0.3)  # noqa: TID251 - killed at any moment
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            kills += driver.wait() == -signal.SIGKILL
+    assert kills == 3
+
+    query = start(
+        spark, stream, "out", checkpoint, startingOffsets="earliest", maxRecordsPerTrigger=5000
+    )
+    query.trigger(availableNow=True).start().awaitTermination()
+
+    assert sorted(map(int, rows(spark, "out", checkpoint))) == list(range(20_000))
+
+
+@pytest.mark.zookeeper
+def test_coordination_by_zookeeper_needs_no_option(spark, zookeeper, tmp_path):
+    stream = filestream.create(
+        tmp_path / "s", coordination=f"zk://{zookeeper.hosts}/spark?timeout=5s"
+    )
+    with stream.writer() as writer:
+        writer.append_many([b"%d" % n for n in range(100)])
+    assert load(spark, stream).count() == 100
+
+    stream.truncate()
+
+    assert load(spark, stream).count() == 0
