@@ -485,6 +485,33 @@ class TestTimeToLive:
         (places,) = stream.group("g").state().layer.lanes
         assert len(places) == 1
 
+    def test_events_of_one_partition_and_of_one_timestamp_expire_together(self, tmp_path):
+        """Behaviours 30 and 31: groups old and new agree, while events expire between fetches."""
+        clock = ManualClock()
+        stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s")
+        old = stream.consumer("old")
+        with stream.writer() as writer:
+            for second in range(20):
+                writer.append_many([b"%d" % (10 * second + n) for n in range(10)])
+                if second == 5:
+                    assert numbers(old.fetch(3, 0)) == [0, 1, 2]
+                    old.commit()
+                clock.advance(1)
+            # An event from before, into another segment: expired too, but for one.
+            writer.append(b"900", timestamp_ms=clock.now_ms() - 9_000)
+        with stream.consumer("new") as new:
+            seen = numbers(new.fetch(timeout=0))
+            assert sorted(seen) == [*range(100, 200), 900]
+            # A live reader takes a file a round, so two fetches.
+            found = numbers(old.fetch(timeout=0)) + numbers(old.fetch(timeout=0))
+            assert sorted(found) == sorted(seen)
+            clock.advance(5)
+            for consumer in (old, new):
+                consumer.rollback()
+            for consumer in (old, new):
+                assert numbers(consumer.fetch(timeout=0)) == list(range(150, 200))
+        old.close()
+
     def test_claims_of_expired_events_end(self, tmp_path):
         clock = ManualClock()
         stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s", partition_duration="1s")
