@@ -83,24 +83,37 @@ def spark(tmp_path_factory):
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory):
     """One ZooKeeper for all tests that leave it alone."""
-    server = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
+    server = zookeeper_in(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def own_zookeeper(tmp_path):
+def make_zookeeper(tmp_path):
+    """A ZooKeeper of the test's own, not started yet."""
+    servers = []
+
+    def make():
+        servers.append(zookeeper_in(tmp_path / "zookeeper"))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def own_zookeeper(make_zookeeper):
     """A ZooKeeper of the test's own, to be killed and paused."""
-    server = start_zookeeper(tmp_path / "zookeeper")
-    yield server
-    server.stop()
+    server = make_zookeeper()
+    server.start()
+    return server
 
 
-def start_zookeeper(folder):
+def zookeeper_in(folder):
     from servers.zookeeper import ZooKeeperServer, what_is_missing
 
     if missing := what_is_missing():
         skip_for_lack_of(missing)
-    server = ZooKeeperServer(folder)
-    server.start()
-    return server
+    return ZooKeeperServer(folder)

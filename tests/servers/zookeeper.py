@@ -57,6 +57,19 @@ class ZooKeeperServer:
             "minSessionTimeout=1000\nmaxSessionTimeout=60000\nsyncEnabled=true\n"
         )
 
+    def add_tls(self, certificate: Path, authority: Path) -> int:
+        """Before the start: serve TLS on another port too, for clients that show a certificate."""
+        port = free_port()
+        with (self.folder / "zoo.cfg").open("a") as file:
+            file.write(
+                f"secureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n"
+                "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+                f"ssl.keyStore.location={certificate}\nssl.keyStore.type=PEM\n"
+                f"ssl.trustStore.location={authority}\nssl.trustStore.type=PEM\n"
+                "ssl.clientAuth=need\n"
+            )
+        return port
+
     def start(self) -> None:
         executable = java()
         assert executable is not None
