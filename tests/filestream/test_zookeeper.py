@@ -324,14 +324,11 @@ class TestAuthentication:
         assert stream.generation == 1
 
 
-# kazoo's own: it leaves the socket of a handshake that failed to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 class TestTls:
-    def test_both_sides_show_certificates(self, tmp_path, monkeypatch, make_zookeeper):
+    def test_both_sides_show_certificates(self, tmp_path, make_zookeeper):
         authority = trustme.CA()
-        ca = tmp_path / "ca.pem"
-        authority.cert_pem.write_to_path(ca)
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
         server, client = (authority.issue_cert("localhost", "127.0.0.1") for _ in range(2))
         # Java takes a key in PKCS 8 only.
         key = serialization.load_pem_private_key(server.private_key_pem.bytes(), None)
@@ -345,25 +342,35 @@ class TestTls:
         client.private_key_pem.write_to_path(tmp_path / "key.pem")
         client.cert_chain_pems[0].write_to_path(tmp_path / "certificate.pem")
         zookeeper = make_zookeeper()
-        port = zookeeper.add_tls(tmp_path / "server.pem", ca)
+        port = zookeeper.add_tls(tmp_path / "server.pem", tmp_path / "ca.pem")
         zookeeper.start()
         address = f"zks://localhost:{port}/tls?timeout=3s"
+        certificate = {
+            "FILESTREAM_ZK_KEY": str(tmp_path / "key.pem"),
+            "FILESTREAM_ZK_CERTIFICATE": str(tmp_path / "certificate.pem"),
+        }
 
-        # Without a certificate the server says nothing to us.
-        monkeypatch.setenv("FILESTREAM_ZK_CA", str(ca))
-        with pytest.raises(UnavailableError):
-            filestream.create(tmp_path / "refused", coordination=address)
-        monkeypatch.setenv("FILESTREAM_ZK_KEY", str(tmp_path / "key.pem"))
-        monkeypatch.setenv("FILESTREAM_ZK_CERTIFICATE", str(tmp_path / "certificate.pem"))
-        stream = filestream.create(tmp_path / "s", coordination=address)
-        with stream.writer() as writer:
-            writer.append(b"x")
-        assert stream.truncate().generation == 2
-        # A server whose authority we do not trust gets nothing of us.
-        trustme.CA().cert_pem.write_to_path(tmp_path / "other.pem")
-        monkeypatch.setenv("FILESTREAM_ZK_CA", str(tmp_path / "other.pem"))
-        with pytest.raises(UnavailableError):
-            filestream.create(tmp_path / "refused", coordination=address)
+        def run(*words, ca, **environment):
+            # In a process of its own: kazoo leaves the sockets of failed handshakes lying about.
+            command = "from filestream.tools.cli import main; main()"
+            done = subprocess.run(
+                [sys.executable, "-c", command, *words],
+                input=b"x\n",
+                capture_output=True,
+                cwd=tmp_path,
+                env={**os.environ, **environment, "FILESTREAM_ZK_CA": str(tmp_path / ca)},
+                check=False,
+            )
+            assert b"Traceback" not in done.stderr, done.stderr
+            return done.returncode
+
+        # Without a certificate the server does not talk to us; and one whose authority we do not
+        # trust gets nothing of us.
+        assert run("create", "s", "-c", address, ca="ca.pem") == 1
+        assert run("create", "s", "-c", address, ca="other.pem", **certificate) == 1
+        assert run("create", "s", "-c", address, ca="ca.pem", **certificate) == 0
+        assert run("write", "s", ca="ca.pem", **certificate) == 0
+        assert run("truncate", "s", "--yes", ca="ca.pem", **certificate) == 0
 
 
 class TestServerGoesAway:
