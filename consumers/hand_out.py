@@ -71,8 +71,8 @@ class HandOut:
         self._claims: list[int] = []
         self._read_to: dict[ChainId, Place] = {}
         self._count = 0
-        # Claims of members that have died, by the last look.
-        self._orphans: set[int] = set()
+        # Claims of members that have died, by the last look, with the token they had then.
+        self._orphans: set[tuple[int, str]] = set()
         self._looked_s = float("-inf")
         self._noted_s = self._tidied_s = clock.monotonic_s()
 
@@ -300,8 +300,10 @@ class HandOut:
     def _take_again(self, state: GroupState) -> Batch:
         """Events that were handed out before and not committed: own ones first, then orphans."""
         for claim in sorted(state.claims, key=lambda c: (c.token != self._membership.token, c.id)):
-            is_own = claim.token == self._membership.token and claim.id not in self._claims
-            if is_own or not claim.token or claim.id in self._orphans:
+            if claim.id in self._claims:
+                continue  # In hand already.
+            is_own = claim.token == self._membership.token
+            if is_own or not claim.token or (claim.id, claim.token) in self._orphans:
                 batch = self._redeliver(claim)
                 if batch:
                     return batch

@@ -177,8 +177,8 @@ class Membership:
         """Raises FencedError when this instance is somebody else's by now."""
         state.check_member(self.slot, self.token)
 
-    def orphans(self, state: GroupState) -> set[int]:
-        """Claims of members that have died.
+    def orphans(self, state: GroupState) -> set[tuple[int, str]]:
+        """Claims of members that have died, as ``(id, token)``.
 
         Raises:
             AgainError: where members come and go, the dead were members, and are no more.
@@ -196,7 +196,7 @@ class Membership:
             )
             raise AgainError
         tokens = {m.token for slot, m in state.members.items() if slot in living}
-        return {c.id for c in state.claims if c.token not in tokens}
+        return {(c.id, c.token) for c in state.claims if c.token not in tokens}
 
     def leave(self, claims: list[int]) -> None:
         """Tell the others, and let them have what was claimed."""

@@ -254,6 +254,28 @@ class TestFifo:
                 dead.commit()
             dead.close()
 
+    def test_what_was_taken_over_is_handed_out_once(self, stream):
+        """Although it was an orphan at the last look at who lives."""
+        fill(stream, 3)
+        with (
+            stream.consumer("g", instances=3, instance=1) as heir,
+            stream.consumer("g", instance=2) as other,
+        ):
+            dead = stream.consumer("g", instance=0)
+            dead.fetch(2)
+            dead._membership.close()
+            heir._hand_out._looked_s = other._hand_out._looked_s = float("-inf")
+            # Both see the orphan; one is faster.
+            other._hand_out._orphans = heir._membership.orphans(stream.group("g").state())
+            other._hand_out._looked_s = other._clock.monotonic_s()
+
+            assert numbers(heir.fetch(5)) == [0, 1]
+            assert numbers(heir.fetch(5)) == [2]
+            assert not other.fetch(5, 0)
+            heir.commit()
+            dead._is_closed = True
+            dead._hand_out.forget_reader()
+
     def test_an_instance_that_comes_back_gets_the_same_batch_first(self, stream):
         fill(stream, 6)
         with stream.consumer("g", instances=2, instance=1) as other:
