@@ -202,11 +202,14 @@ class Group:
                 f"this is no dump of a group: it is too long. size={len(dump)}"
             )
         try:
-            return decode_state(dump.encode(), url="dump")
+            state = decode_state(dump.encode(), url="dump")
         except UnsupportedVersionError:
             raise
         except CorruptDataError as error:
             raise InvalidRequestError(f"this is no dump of a group: {error}") from error
+        if state is None:
+            raise InvalidRequestError("this is the dump of a group that was removed.")
+        return state
 
     def refuse_living(self, *, force: bool) -> None:
         """Raises ConflictError while members live, unless it is forced."""

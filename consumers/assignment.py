@@ -28,7 +28,7 @@ __all__ = ["LANES_MAX", "Strategy", "check_strategy", "lane_of", "splitmix64"]
 
 Strategy = Literal["fifo", "round_robin", "hash"]
 
-LANES_MAX: Final = 1024
+LANES_MAX: Final = 256
 _MASK: Final = (1 << 64) - 1
 
 

@@ -9,6 +9,7 @@ lock alone could not say that.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Self, TypeVar
@@ -28,6 +29,8 @@ Result = TypeVar("Result")
 
 _EVENTS_MAX: Final = 1_000_000
 _ROUND_S: Final = 1.0
+# Where there is something to read that is others', a fetch may take so much longer.
+_PATIENCE_S: Final = 1.0
 
 
 class Consumer:
@@ -47,6 +50,9 @@ class Consumer:
         self._clock = clock
         self._url = url
         self._is_closed = False
+        self._busy = threading.Lock()
+        # A fetch was cancelled while something was in hand: the next commit must not pass for good.
+        self._was_cancelled = False
         self.group: Final = group
 
     @property
@@ -63,7 +69,8 @@ class Consumer:
         ``rollback``, or after a crash, the same events come again, first.
 
         Args:
-            max_events: at most so many.
+            max_events: at most so many; fewer when their bodies take more than 64 MiB. A batch that
+                comes again comes whole.
             timeout: how long to wait for the first of them (``"5s"``, or seconds; 0 looks once).
 
         Raises:
@@ -72,19 +79,26 @@ class Consumer:
                 fetch goes on.
             CorruptDataError: damage in the stream or in the state of the group.
             NotFoundError: the stream or the group was removed.
-            UnavailableError: the store of the group does not answer.
+            ConflictError: too much is in hand, or was given up: commit, or look at the dead letters.
+            UnavailableError: the store of the group does not answer (which may take longer to find
+                out than the timeout).
         """
-        if isinstance(max_events, bool) or not 1 <= max_events <= _EVENTS_MAX:
+        with self._alone():
+            return self._fetch(max_events, timeout, threading.Event())
+
+    def _fetch(self, max_events: int, timeout: str | float, stop: threading.Event) -> Batch:
+        if type(max_events) is not int or not 1 <= max_events <= _EVENTS_MAX:
             raise InvalidRequestError(
                 f"max_events must be 1 to {_EVENTS_MAX}. max_events={max_events!r:.50}"
             )
-        self._check_open()
         until_s = self._clock.monotonic_s() + parse_duration_ms(timeout) / 1000
         is_last_look = False
-        while True:
+        while not stop.is_set():
             try:
-                batch = self._hand_out.take(max_events)
+                batch = self._hand_out.take(max_events, until_s)
             except AgainError:
+                if self._clock.monotonic_s() > until_s + _PATIENCE_S:
+                    break
                 continue
             if batch or is_last_look:
                 return batch
@@ -92,7 +106,8 @@ class Consumer:
             # look at everything.
             left_s = until_s - self._clock.monotonic_s()
             is_last_look = left_s <= 0
-            self._hand_out.look(left_s)
+            self._hand_out.look(min(left_s, _ROUND_S))
+        return Batch(())
 
     def commit(self) -> None:
         """What was fetched is processed; it never comes again, to nobody.
@@ -100,18 +115,43 @@ class Consumer:
         Raises:
             FencedError: too late: it was given to another, or the stream was truncated. Nothing was
                 committed: undo what you did with it. Rolled back already.
-            UnavailableError: it may have been committed; roll back, and fetch to see.
+            UnavailableError: it may have been committed: roll back, and fetch to see. Do not commit
+                again: if the first did count, the second says ``FencedError``.
         """
-        self._check_open()
-        try:
-            self._hand_out.commit()
-        except FencedError:
-            self._hand_out.rollback()
-            raise
+        with self._alone():
+            was_cancelled, self._was_cancelled = self._was_cancelled, False
+            if was_cancelled:
+                raise FencedError(
+                    "a fetch was cancelled after these events were fetched, and all was rolled back: "
+                    "undo what you did with them."
+                )
+            try:
+                self._hand_out.commit()
+            except FencedError:
+                self._hand_out.rollback()
+                raise
 
     def rollback(self) -> None:
         """What was fetched comes again with the next ``fetch``."""
-        self._hand_out.rollback()
+        with self._alone():
+            self._was_cancelled = False
+            self._hand_out.rollback()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time: two would mix up what each has in hand."""
+        if not self._busy.acquire(blocking=False):
+            raise InvalidRequestError(
+                "two threads use one consumer at a time: give each its own instance, or a lock"
+            )
+        try:
+            if self._is_closed:
+                raise InvalidRequestError(
+                    "the consumer is closed: open another with stream.consumer()"
+                )
+            yield
+        finally:
+            self._busy.release()
 
     @contextmanager
     def transaction(self, max_events: int = 1000, timeout: str | float = "1s") -> Iterator[Batch]:
@@ -119,10 +159,10 @@ class Consumer:
         batch = self.fetch(max_events, timeout)
         try:
             yield batch
+            self.commit()
         except BaseException:
             self.rollback()
             raise
-        self.commit()
 
     def batches(
         self, max_events: int = 1000, timeout: str | float | None = None
@@ -149,8 +189,25 @@ class Consumer:
     # -- the same for tasks ------------------------------------------------------------------
 
     async def fetch_async(self, max_events: int = 1000, timeout: str | float = "1s") -> Batch:
-        """``fetch`` for tasks: files and stores are waited for on a thread."""
-        return await _on_thread(lambda: self.fetch(max_events, timeout))
+        """``fetch`` for tasks: files and stores are waited for on a thread.
+
+        When it is cancelled, it ends within a second, and everything in hand is rolled back.
+        """
+        stop = threading.Event()
+
+        def fetch() -> Batch:
+            with self._alone():
+                return self._fetch(max_events, timeout, stop)
+
+        had_some = not self._hand_out.is_empty
+        try:
+            return await _on_thread(fetch, stop.set)
+        except asyncio.CancelledError:
+            # Nobody will see what it took.
+            if not self._is_closed:
+                self.rollback()
+                self._was_cancelled = had_some
+            raise
 
     async def commit_async(self) -> None:
         """``commit`` for tasks."""
@@ -168,22 +225,26 @@ class Consumer:
         batch = await self.fetch_async(max_events, timeout)
         try:
             yield batch
+            await self.commit_async()
         except BaseException:
-            await self.rollback_async()
+            self.rollback()
             raise
-        await self.commit_async()
 
     async def batches_async(
         self, max_events: int = 1000, timeout: str | float | None = None
     ) -> AsyncIterator[Batch]:
         """``batches`` for tasks."""
         try:
-            while batch := await _on_thread(lambda: self._next_batch(max_events, timeout)):
-                yield batch
-                await self.commit_async()
+            while True:
+                batch = await self.fetch_async(max_events, _ROUND_S if timeout is None else timeout)
+                if batch:
+                    yield batch
+                    await self.commit_async()
+                elif timeout is not None or self._is_closed:
+                    return
         finally:
             if not self._is_closed:
-                await self.rollback_async()
+                self.rollback()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self.batches_async()
@@ -219,16 +280,14 @@ class Consumer:
     def __repr__(self) -> str:
         return f"Consumer({self._url!r}, {self.group!r}, instance={self.instance})"
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidRequestError("the consumer is closed: open another with stream.consumer()")
 
-
-async def _on_thread(call: Callable[[], Result]) -> Result:
+async def _on_thread(call: Callable[[], Result], stop: Callable[[], None] | None = None) -> Result:
     # Shielded: a cancelled task must not leave a thread that works on behind its back.
     working = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
+        if stop is not None:
+            stop()
         await asyncio.wait([working])
         raise

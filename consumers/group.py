@@ -8,11 +8,17 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from filestream.consumers.assignment import Strategy, check_strategy
+from filestream.consumers.assignment import LANES_MAX, Strategy, check_strategy
 from filestream.consumers.state import GroupState, Layer, Places
-from filestream.consumers.state_document import decode_state, encode_state
+from filestream.consumers.state_document import decode_state, encode_removal, encode_state
 from filestream.coordination.base import Document, PropertyStore
-from filestream.errors import ConflictError, InvalidRequestError, NotFoundError
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    UnsupportedVersionError,
+)
 from filestream.partitions.layout import check_group_name
 from filestream.storage.base import Lock
 
@@ -20,11 +26,14 @@ __all__ = ["GroupDocument", "check_instances", "group_names", "new_state"]
 
 _PREFIX: Final = "groups"
 _UPDATE_TRIES: Final = 1000
+# A little less than what every store takes.
+_SIZE_MAX: Final = 900_000
 
 
 def group_names(store: PropertyStore) -> list[str]:
-    """Groups that have a state, sorted."""
-    return [name.rpartition("/")[2] for name in store.list(_PREFIX)]
+    """Groups that have a state, sorted; damaged ones too."""
+    names = [name.rpartition("/")[2] for name in store.list(_PREFIX)]
+    return [name for name in names if GroupDocument(store, name, url="").exists]
 
 
 def new_state(
@@ -38,6 +47,8 @@ def new_state(
 ) -> GroupState:
     """The state of a group that nobody has worked for yet."""
     check_strategy(strategy, key_header)
+    if not 0 <= instances <= LANES_MAX:
+        raise InvalidRequestError(f"instances must be 1 to {LANES_MAX}. instances={instances}")
     lanes = 1 if strategy == "fifo" else max(1, instances)
     layer = Layer(1, strategy, key_header, tuple(dict(places) for _ in range(lanes)))
     return GroupState(f"{chance.getrandbits(64):016x}", generation, (layer,), instances)
@@ -66,8 +77,12 @@ class GroupDocument:
 
     @property
     def exists(self) -> bool:
-        """Whether the group has a state."""
-        return self._store.get(self._key).version > 0
+        """Whether the group has a state, readable or not."""
+        document = self._store.get(self._key)
+        try:
+            return document.version > 0 and decode_state(document.value, url=self._url) is not None
+        except (CorruptDataError, UnsupportedVersionError):
+            return True
 
     def read(self) -> GroupState:
         """The state now.
@@ -82,13 +97,16 @@ class GroupDocument:
         return self._state
 
     def create(self, state: GroupState) -> bool:
-        """Write the first state; False when another process was faster."""
+        """Write the first state; False when there is one."""
+        if self.exists:
+            return False
+        # A group of this name may have been removed: its versions go on.
+        before = self._store.get(self._key).version
         try:
-            self._keep(
-                state, self._store.compare_and_set(self._key, encode_state(state), version=0)
-            )
+            document = self._store.compare_and_set(self._key, _encoded(state), version=before)
         except ConflictError:
             return False
+        self._keep(state, document)
         return True
 
     def change(self, step: Callable[[GroupState], GroupState]) -> GroupState:
@@ -96,6 +114,8 @@ class GroupDocument:
 
         Raises:
             What the step raises; nothing was changed then.
+            NotFoundError: there is no such group (any more).
+            ConflictError: the state would be too large.
             UnavailableError: the change may have happened.
         """
         for _ in range(_UPDATE_TRIES):
@@ -105,7 +125,7 @@ class GroupDocument:
                 return before
             try:
                 document = self._store.compare_and_set(
-                    self._key, encode_state(after), version=self._version
+                    self._key, _encoded(after), version=self._version
                 )
             except ConflictError:
                 self._state = None
@@ -119,12 +139,12 @@ class GroupDocument:
 
     def replace(self, state: GroupState) -> None:
         """Write a state whatever is there, also when that cannot be read."""
-        document = self._store.update(self._key, lambda _: encode_state(state))
+        document = self._store.update(self._key, lambda _: _encoded(state))
         self._keep(state, document)
 
     def remove(self) -> None:
         """Forget the group."""
-        self._store.delete(self._key)
+        self._store.update(self._key, lambda _: encode_removal())
         self._state = None
 
     def hold(self, slot: int) -> Lock:
@@ -141,15 +161,27 @@ class GroupDocument:
         return sorted(int(name) for name in names if name.isdigit())
 
     def _learn(self, document: Document) -> None:
-        if document.version == 0:
+        state = decode_state(document.value, url=self._url) if document.version else None
+        if state is None:
             self._state = None
             raise NotFoundError(
                 f"there is no such group: {self.name!r}. `filestream group ls` lists them."
             )
-        self._keep(decode_state(document.value, url=self._url), document)
+        self._keep(state, document)
 
     def _keep(self, state: GroupState, document: Document) -> None:
         self._state, self._version = state, document.version
+
+
+def _encoded(state: GroupState) -> bytes:
+    data = encode_state(state)
+    if len(data) > _SIZE_MAX:
+        raise ConflictError(
+            "the state of the group would be too large: commit what is in hand before more is fetched, "
+            f"or divide the group among fewer instances. size={len(data)} claims={len(state.claims)} "
+            f"lanes={len(state.layer.lanes)}"
+        )
+    return data
 
 
 def check_instances(instances: int | str | None) -> int | None:

@@ -7,12 +7,13 @@ this process knows until it commits. Not thread-safe.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from filestream.clock import Clock
 from filestream.consumers.batch import Batch
 from filestream.consumers.group import GroupDocument
-from filestream.consumers.lane_reader import LaneReader, read_spans, sealed_ends
+from filestream.consumers.lane_reader import LaneReader, partitions_of, read_spans, sealed_ends
 from filestream.consumers.membership import AgainError, Membership
 from filestream.consumers.positions import UserPosition
 from filestream.consumers.state import (
@@ -37,6 +38,10 @@ logger = logging.getLogger(__name__)
 # How often an instance looks whether others have died, and notes how far it has read for nothing.
 _LOOK_S: Final = 1.0
 _TIDY_S: Final = 2.0
+# Bytes of bodies after which a batch ends, however many events were asked for.
+_BATCH_SIZE_MAX: Final = 64 << 20
+# How many events of others are read between two looks at the clock.
+_STRIDE: Final = 4096
 _ORIGIN: Final = Place()
 _DIVIDED: Final = "the group was divided anew: roll back; the next fetch goes on."
 
@@ -67,10 +72,11 @@ class HandOut:
         self._epoch = 0
         self._generation: Generation | None = None
         self._reader: LaneReader | None = None
-        # In hand: claims, or the places behind what was handed out.
+        # In hand: claims, and events without a claim, of which the places behind them are known here
+        # alone; as are those behind events that are nobody's or another lane's.
         self._claims: list[int] = []
+        self._loose = 0
         self._read_to: dict[ChainId, Place] = {}
-        self._count = 0
         # Claims of members that have died, by the last look, with the token they had then.
         self._orphans: set[tuple[int, str]] = set()
         self._looked_s = float("-inf")
@@ -90,48 +96,64 @@ class HandOut:
         Raises:
             FencedError: it is not ours any more; nothing was committed.
         """
-        if not (self._count or self._claims or self._read_to):
+        if self.is_empty and not self._read_to:
             return
         self._check_generation()
         if self._position is not None:
             self._save_position(self._position)
-        elif self._claims:
-            self._document.change(self._commit_claims)
         else:
-            self._document.change(self._commit_places)
-        self._claims = []
-        self._read_to = {}
-        self._count = 0
+            self._document.change(self._commit)
+        self._let_go()
         self._tidy()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is in hand."""
+        return not (self._claims or self._loose)
 
     def rollback(self) -> None:
         """What is in hand is to be handed out again."""
         if self._read_to or self._position is not None:
             # Read under places that were never committed: read from those again.
             self.forget_reader()
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._claims = []
+        self._loose = 0
         self._read_to = {}
-        self._count = 0
 
     def leave(self) -> None:
         """Give everything back, and leave the group."""
         claims = list(self._claims)
         self.rollback()
+        self._membership.leave(claims)
         self._tidied_s = float("-inf")
         self._tidy()
-        self._membership.leave(claims)
+        if self._position is not None:
+            with contextlib.suppress(FilestreamError):
+                self._mirror(self._document.read(), self._position)
 
-    def take(self, max_events: int) -> Batch:
+    def take(self, max_events: int, until_s: float) -> Batch:
         """The next events that are there now, into this instance's hands.
 
-        Raises:
-            AgainError: something changed on the way; try again at once.
-        """
-        batch = self._take(max_events)
-        self._count += len(batch)
-        return batch
+        Args:
+            until_s: stop reading what is not this instance's then.
 
-    def _take(self, max_events: int) -> Batch:
+        Raises:
+            AgainError: something changed on the way, or there is more to read; try again.
+        """
+        self._membership.check_process()
+        try:
+            return self._take(max_events, until_s)
+        except AgainError:
+            raise
+        except BaseException:
+            # What was read and not handed out must be read again.
+            self.forget_reader()
+            raise
+
+    def _take(self, max_events: int, until_s: float) -> Batch:
         state = self._see()
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s >= _LOOK_S:
@@ -144,10 +166,13 @@ class HandOut:
             if batch:
                 return batch
             state = self._see()
-        return self._take_new(state, max_events)
+        return self._take_new(state, max_events, until_s)
 
     def _see(self) -> GroupState:
         """The state, with this instance in it, and a reader that fits it."""
+        generation = self._generation
+        if generation is not None and not self._view.generations.is_current(generation):
+            self._view.generations.current()  # Says so when the stream was deleted.
         state = self._document.read()
         if self._membership.is_out(state):
             if self._holds_unclaimed:
@@ -172,14 +197,14 @@ class HandOut:
                     "fetch goes on."
                 )
             self._begin_reading(state)
-        elif self._position is not None and not self._count:
+        elif self._position is not None and self.is_empty:
             self._check_position(state, self._position)
         return state
 
     @property
     def _holds_unclaimed(self) -> bool:
         """Whether there is something in hand that nobody else knows of."""
-        return bool(self._count) and not self._claims
+        return self._loose > 0
 
     def _lane(self, state: GroupState) -> Mapping[ChainId, Place]:
         return state.layer.lanes[state.lane_of_slot(self._membership.slot)]
@@ -188,7 +213,7 @@ class HandOut:
         self.forget_reader()
         places = self._lane(state)
         if self._position is not None:
-            places = self._position.load(state.generation, places)
+            places = self._position.load(state, places)
         self._reader = LaneReader(self._view, places)
         self._epoch = state.epoch
         self._read_to = {}
@@ -199,31 +224,40 @@ class HandOut:
             self._reader.close()
             self._reader = None
 
-    def _take_new(self, state: GroupState, max_events: int) -> Batch:
+    def _take_new(self, state: GroupState, max_events: int, until_s: float) -> Batch:
         reader = self._reader
         assert reader is not None
         reader.take_changes()
         lane = state.lane_of_slot(self._membership.slot)
-        places = state.layer.lanes[lane]
         has_claims = state.needs_claims or self._max_deliver is not None
         # Where others take from the same lane, what lies before its places is theirs.
         has_rivals = has_claims and len(state.layer.lanes) == 1
+        theirs = state.layer.lanes[lane] if has_rivals else None
         taken: list[Event] = []
         ends = _Ends()
         is_mine = self._filter(state, lane)
+        has_more, size = False, 0
         while len(taken) < max_events:
-            event = self._next(reader, state, places if has_rivals else None)
+            event = self._next(reader, state, theirs)
             if event is None:
                 break
             ends.pass_by(event)
             if is_mine(event):
                 taken.append(event)
-        passed = ends.places()
-        if has_claims:
-            return self._claim(state, taken, passed)
-        self._read_to.update(passed)
-        if not taken and passed:
-            self._note_progress(state)
+                size += len(event.body)
+                if size >= _BATCH_SIZE_MAX:
+                    break
+            elif ends.count % _STRIDE == 0 and self._clock.monotonic_s() > until_s:
+                has_more = True
+                break
+        if taken and has_claims:
+            return self._claim(state, taken, ends.places())
+        self._read_to.update(ends.places())
+        self._loose += len(taken)
+        if not taken:
+            self._note_progress()
+        if has_more and not taken:
+            raise AgainError
         return Batch(taken)
 
     def _next(
@@ -281,15 +315,10 @@ class HandOut:
             made.append(claim)
             return after
 
-        if not taken:
-            return Batch(())
         try:
             self._document.change(step)
         except AgainError:
             # What was read and not claimed must be read again.
-            self.forget_reader()
-            raise
-        except BaseException:
             self.forget_reader()
             raise
         if not mine:
@@ -304,27 +333,25 @@ class HandOut:
                 continue  # In hand already.
             is_own = claim.token == self._membership.token
             if is_own or not claim.token or (claim.id, claim.token) in self._orphans:
-                batch = self._redeliver(claim)
+                batch = self._redeliver(state, claim)
                 if batch:
                     return batch
         return Batch(())
 
-    def _redeliver(self, seen: Claim) -> Batch:
+    def _redeliver(self, state: GroupState, seen: Claim) -> Batch:
+        assert self._generation is not None
+        # Read before it is taken: a disk that fails is no delivery.
+        events = read_spans(
+            self._view, self._generation, seen.spans, lambda event: state.belongs_to(event, seen)
+        )
         state = self._document.change(lambda now: self._take_over(now, seen))
         claim = _find(state, seen.id)
         if claim is None or claim.token != self._membership.token:
             return Batch(())
-        assert self._generation is not None
-        events = read_spans(
-            self._view,
-            self._generation,
-            claim.spans,
-            lambda event: state.belongs_to(event, claim),
-        )
         if not events:
             # All of it expired or was given up.
             self._document.change(lambda now: now.committed([claim.id], self._membership.token))
-            return Batch(())
+            raise AgainError
         if self._max_deliver is not None and claim.deliveries >= max(2, self._max_deliver):
             return self._deliver_one(claim, events, self._max_deliver)
         self._claims.append(claim.id)
@@ -332,23 +359,28 @@ class HandOut:
 
     def _take_over(self, state: GroupState, seen: Claim) -> GroupState:
         self._membership.check(state)
-        claim = _find(state, seen.id)
-        if claim is None or claim.token != seen.token:
+        if _find(state, seen.id) != seen:
             return state  # Committed, or somebody else was faster.
-        return state.taken(claim, self._membership.slot, self._membership.token)
+        return state.taken(seen, self._membership.slot, self._membership.token)
 
     def _deliver_one(self, claim: Claim, events: list[Event], max_deliver: int) -> Batch:
         """The last try, one by one: so it is the right event that is given up, and no other."""
         first = events[0]
         if len(events) > 1:
-            state = self._document.change(
-                lambda now: now.split(claim, first) if _find(now, claim.id) == claim else now
-            )
-            alone = next((c for c in state.claims if c.covers(chain_of(first), place_of(first))
-                          and c.token == self._membership.token and c.id != claim.id), None)  # fmt: skip
-            if alone is None:
-                return Batch(())
-            claim = alone
+            alone: list[int] = []
+
+            def step(state: GroupState) -> GroupState:
+                alone.clear()
+                if _find(state, claim.id) != claim:
+                    return state
+                alone.append(state.next_id)
+                return state.split(claim, first)
+
+            state = self._document.change(step)
+            part = _find(state, alone[0]) if alone else None
+            if part is None:
+                raise AgainError
+            claim = part
         if claim.deliveries > max_deliver:
             letter = DeadLetter(
                 first.offset, claim.deliveries - 1, "delivered too often", self._clock.now_ms()
@@ -357,62 +389,68 @@ class HandOut:
                 lambda now: now.buried(letter).committed([claim.id], self._membership.token)
             )
             logger.warning("event given up: group=%s offset=%s", self._document.name, first.offset)
-            return Batch(())
+            raise AgainError
         self._claims.append(claim.id)
         return Batch([first], claim.deliveries)
 
-    def _note_progress(self, state: GroupState) -> None:
+    def _note_progress(self) -> None:
         """Events of other lanes were read: note it now and then, so that lag and state stay small."""
         now_s = self._clock.monotonic_s()
-        if self._count or self._position is not None or now_s - self._noted_s < _LOOK_S:
+        if not (self._read_to and self.is_empty) or now_s - self._noted_s < _LOOK_S:
             return
-        self._noted_s = now_s
-        with contextlib.suppress(FencedError):
-            self._document.change(self._commit_places)
-            self._read_to = {}
-        del state
+        if self._position is None:
+            self._noted_s = now_s
+            with contextlib.suppress(FencedError):
+                self._document.change(self._commit)
+                self._read_to = {}
 
     # -- committing --------------------------------------------------------------------------
 
     def _tidy(self) -> None:
-        """Now and then, after a commit: write the places of finished segments short."""
+        """Now and then, after a commit: write the places of finished segments short.
+
+        What was to be committed was; if this fails, the next one will do it.
+        """
         now_s = self._clock.monotonic_s()
         if now_s - self._tidied_s < _TIDY_S:
             return
         self._tidied_s = now_s
-        ends: dict[tuple[ChainId, Place], Place] = {}
-        for places in self._document.read().layer.lanes:
-            ends |= sealed_ends(self._view, places)
-        if ends:
-            # It was committed already; if this fails, the next one will do it.
-            with contextlib.suppress(FilestreamError):
-                self._document.change(lambda state: state.settled(ends))
+        with contextlib.suppress(FilestreamError):
+            state = self._document.read()
+            ends: dict[tuple[ChainId, Place], Place] = {}
+            for places in state.layer.lanes:
+                ends |= sealed_ends(self._view, places)
+            there = partitions_of(self._view, state.generation)
+            alive = self._view.alive
+
+            def is_gone(chain: ChainId) -> bool:
+                # By the ttl and from the disk: a clock alone may be wrong, and the ttl be changed.
+                partition = chain.partition
+                return partition not in there and alive.is_disjoint(
+                    partition.start_ms, partition.end_ms
+                )
+
+            self._document.change(lambda now: now.settled(ends).without(is_gone))
 
     def _check_generation(self) -> None:
         if self._generation is None or not self._view.generations.is_current(self._generation):
+            self._view.generations.current()  # Says so when the stream was deleted.
             raise FencedError(
                 "the stream was truncated after these events were fetched: undo what you did with "
                 "them; the next fetch goes on in the new generation."
             )
 
-    def _commit_claims(self, state: GroupState) -> GroupState:
-        return self._without_expired(state.committed(self._claims, self._membership.token))
-
-    def _commit_places(self, state: GroupState) -> GroupState:
-        self._membership.check(state)
-        if state.epoch != self._epoch:
-            raise FencedError(_DIVIDED)
-        return self._without_expired(state.advanced(self._membership.slot, self._read_to))
-
-    def _without_expired(self, state: GroupState) -> GroupState:
-        alive = self._view.alive
-        if not self._view.ttl_ms:
-            return state
-
-        def is_gone(chain: ChainId) -> bool:
-            return alive.is_disjoint(chain.partition.start_ms, chain.partition.end_ms)
-
-        return state.without(is_gone)
+    def _commit(self, state: GroupState) -> GroupState:
+        is_same = state.epoch == self._epoch
+        if self._loose:
+            self._membership.check(state)
+            if not is_same:
+                raise FencedError(_DIVIDED)
+        state = state.committed(self._claims, self._membership.token)
+        if self._read_to and is_same and not self._membership.is_out(state):
+            self._membership.check(state)
+            state = state.advanced(self._membership.slot, self._read_to)
+        return state
 
     # -- positions in the user's own store -----------------------------------------------------
 
@@ -421,7 +459,7 @@ class HandOut:
         self._membership.check(state)
         if state.epoch != self._epoch:
             raise FencedError(_DIVIDED)
-        position.save(state.generation, self._lane(state), self._read_to)
+        position.save(state, self._lane(state), self._read_to)
 
     def _check_position(self, state: GroupState, position: UserPosition) -> None:
         """The user's transaction may have been rolled back after we saved into it."""
@@ -429,17 +467,24 @@ class HandOut:
             self._begin_reading(state)
         now_s = self._clock.monotonic_s()
         if now_s - self._noted_s >= _LOOK_S:
-            # For those who look at the group from outside: how far the user's store says we are.
             self._noted_s = now_s
-            places = position.load(state.generation, self._lane(state))
             with contextlib.suppress(FencedError, UnavailableError):
-                self._document.change(lambda now: self._mirrored(now, places))
+                self._mirror(state, position)
 
-    def _mirrored(self, state: GroupState, places: Mapping[ChainId, Place]) -> GroupState:
-        self._membership.check(state)
-        if state.epoch != self._epoch:
-            return state
-        return state.advanced(self._membership.slot, places)
+    def _mirror(self, state: GroupState, position: UserPosition) -> None:
+        """For those who look at the group from outside: how far the user's store says we are."""
+        epoch, lane = self._epoch, state.layer
+        number = self._membership.slot if len(lane.lanes) > 1 else 0
+        if state.epoch != epoch or number >= len(lane.lanes):
+            return
+        places = position.load(state, lane.lanes[number])
+
+        def step(now: GroupState) -> GroupState:
+            if now.epoch != epoch:
+                return now
+            return replace(now, layers=(*now.layers[:-1], now.layer.moved(number, places)))
+
+        self._document.change(step)
 
 
 def _find(state: GroupState, claim_id: int) -> Claim | None:
@@ -447,19 +492,31 @@ def _find(state: GroupState, claim_id: int) -> Claim | None:
 
 
 class _Ends:
-    """The places behind the events that went by; makes one for each run of a segment's events."""
+    """The places behind the events that went by; makes one for each run of a segment's events.
+
+    Attributes:
+        count: of events.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self._last: Event | None = None
         self._places: dict[ChainId, Place] = {}
 
     def pass_by(self, event: Event) -> None:
+        self.count += 1
         last = self._last
         if last is not None and last.segment is not event.segment:
-            self._places[chain_of(last)] = place_after(last)
+            self._keep(last)
         self._last = event
 
     def places(self) -> dict[ChainId, Place]:
         if self._last is not None:
-            self._places[chain_of(self._last)] = place_after(self._last)
+            self._keep(self._last)
         return self._places
+
+    def _keep(self, event: Event) -> None:
+        chain, place = chain_of(event), place_after(event)
+        # A chain is read in its own order.
+        assert place >= self._places.get(chain, _ORIGIN)
+        self._places[chain] = place

@@ -1,6 +1,8 @@
 """How far a group is behind: from files and its state alone, so also for a group that is dead."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from filestream.consumers.state import GroupState, place_of
 from filestream.errors import NotFoundError
@@ -13,14 +15,16 @@ from filestream.segment_map import boundary_at, segment_end
 
 __all__ = ["Lag", "measure_lag"]
 
+_ORIGIN: Final = Place()
+
 
 @dataclass(frozen=True, slots=True)
 class Lag:
     """What a group has not processed.
 
     Attributes:
-        events: those that were handed out and not committed included. Of E1 and E2 files, which keep
-            no counts, only the part that had to be read is counted.
+        events: those that were handed out and not committed included. E1 and E2 files keep no counts,
+            and are read for it.
         size_bytes: of files, behind the places of the group.
         seconds: age of the oldest such event by its timestamp; 0 when there is none.
         oldest_timestamp_ms: its timestamp; 0 when there is none.
@@ -44,26 +48,31 @@ def measure_lag(view: StreamView, state: GroupState) -> Lag:
     low, high = state.low(), state.high()
     alive = view.alive
     events = size = 0
-    oldest: int | None = None
+    oldest: Event | None = None
     for chain in snapshot.chains:
         partition = chain.partition
         if alive.is_disjoint(partition.start_ms, partition.end_ms):
             continue
-        start, end = low.get(chain, Place()), high.get(chain, Place())
-        pending, first = _between(snapshot, chain, state, start, max(start, end), alive)
-        rest, size_bytes = _behind(snapshot, chain, max(start, end), start)
-        events += pending + rest
-        # The place may be inside the last block, all of whose events are processed.
-        size += size_bytes if first is not None else 0
-        if first is not None and (oldest is None or first.timestamp_ms < oldest):
-            oldest = first.timestamp_ms
-    age_s = 0.0 if oldest is None else max(0.0, (view.clock.now_ms() - oldest) / 1000)
-    return Lag(events, size, age_s, oldest or 0)
+        start = low.get(chain, _ORIGIN)
+        end = max(start, high.get(chain, _ORIGIN))
+        pending, first = _between(snapshot, chain, state, start, end, alive)
+        if first is None:
+            continue
+        # From the first that counts on: what lies before it is processed, given up or expired.
+        begin = place_of(first)
+        events += pending + _behind(snapshot, chain, state, max(end, begin))
+        size += _size_behind(snapshot, chain, begin)
+        if oldest is None or first.timestamp_ms < oldest.timestamp_ms:
+            oldest = first
+    if oldest is None:
+        return Lag()
+    age_s = max(0.0, (view.clock.now_ms() - oldest.timestamp_ms) / 1000)
+    return Lag(events, size, age_s, oldest.timestamp_ms)
 
 
 def _between(
     snapshot: Snapshot,
-    chain_id: ChainId,
+    chain: ChainId,
     state: GroupState,
     start: Place,
     end: Place,
@@ -71,40 +80,66 @@ def _between(
 ) -> tuple[int, Event | None]:
     """Unprocessed events between two places, and the first of them or behind them."""
     count, first = 0, None
-    chain = Chain(snapshot.view.storage, snapshot.chains[chain_id], start=start)
-    while pieces := chain.read():
-        for piece in pieces:
-            for chosen in select(piece, alive):
-                for event in events_of(chosen):
-                    is_beyond = place_of(event) >= end
-                    if is_beyond and first is not None:
-                        return count, first
-                    if not is_beyond and state.is_processed(event):
-                        continue
-                    first = first or event
-                    count += not is_beyond
-                    if is_beyond:
-                        return count, first
+    for event in _events_from(snapshot, chain, start, alive):
+        is_beyond = place_of(event) >= end
+        if is_beyond and first is not None:
+            break
+        if state.is_dead(event) or (not is_beyond and state.is_processed(event)):
+            continue
+        first = first or event
+        if is_beyond:
+            break
+        count += 1
     return count, first
 
 
-def _behind(snapshot: Snapshot, chain: ChainId, place: Place, low: Place) -> tuple[int, int]:
-    """Events behind a place, and bytes behind a lower one."""
-    events = size = 0
+def _behind(snapshot: Snapshot, chain: ChainId, state: GroupState, place: Place) -> int:
+    """Events from a place on, of which nothing is processed, without those that were given up."""
+    events = 0
     storage = snapshot.view.storage
     for segment in snapshot.chains[chain]:
-        if segment.sequence < low.sequence:
+        if segment.sequence < place.sequence:
             continue
         try:
             end = segment_end(storage, segment.data_key, stop=snapshot.limits.get(segment))
         except NotFoundError:
             continue  # Undone, or expired while we look.
-        is_low = segment.sequence == low.sequence
-        size += max(0, end.boundary.position - (low.position if is_low else 0))
-        if segment.sequence < place.sequence or end.boundary.events < 0:
-            continue
+        if end.boundary.events < 0:
+            # E1 and E2 keep no counts: there is nothing for it but to read.
+            return sum(1 for _ in _events_from(snapshot, chain, place, snapshot.view.alive))
         before = 0
         if segment.sequence == place.sequence and place.position:
             before = boundary_at(storage, segment.data_key, place.position).events + place.index
         events += max(0, end.boundary.events - before)
-    return events, size
+    dead = sum(
+        1
+        for letter in state.dead
+        if ChainId(letter.offset.partition, letter.offset.writer_id) == chain
+        and Place(letter.offset.sequence, letter.offset.position, letter.offset.index) >= place
+    )
+    return max(0, events - dead)
+
+
+def _size_behind(snapshot: Snapshot, chain: ChainId, place: Place) -> int:
+    """Bytes of files from a place's block on."""
+    size = 0
+    for segment in snapshot.chains[chain]:
+        if segment.sequence < place.sequence:
+            continue
+        try:
+            size += snapshot.view.storage.size(segment.data_key)
+        except NotFoundError:
+            continue
+        if segment.sequence == place.sequence:
+            size -= place.position
+    return size
+
+
+def _events_from(
+    snapshot: Snapshot, chain_id: ChainId, place: Place, alive: Interval
+) -> Iterator[Event]:
+    chain = Chain(snapshot.view.storage, snapshot.chains[chain_id], start=place)
+    while pieces := chain.read():
+        for piece in pieces:
+            for chosen in select(piece, alive):
+                yield from events_of(chosen)

@@ -19,7 +19,7 @@ from filestream.partitions.snapshot import StreamView, segments_of
 from filestream.segment_map import boundary_at
 from filestream.segment_reader import SegmentReader
 
-__all__ = ["LaneReader", "read_spans", "sealed_ends"]
+__all__ = ["LaneReader", "partitions_of", "read_spans", "sealed_ends"]
 
 
 class LaneReader:
@@ -119,6 +119,11 @@ def read_spans(
         ]
         found += [event for event in merge_events(sources) if wanted(event)]
     return found
+
+
+def partitions_of(view: StreamView, generation: int) -> set[Partition]:
+    """Partitions that are there."""
+    return {directory.partition for directory in Catalog(view.storage).partitions(generation)}
 
 
 def sealed_ends(

@@ -9,6 +9,8 @@ import logging
 import os
 import random
 import socket
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +22,7 @@ from filestream.errors import ConflictError, FencedError, InvalidRequestError
 from filestream.partitions.generations import Generations
 from filestream.storage.base import Lock
 
-__all__ = ["AgainError", "Division", "Membership"]
+__all__ = ["AgainError", "Division", "Membership", "check_instance"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,25 @@ class Division:
             key = state.layer.key_header
         instances = state.instances if self.instances is None else self.instances
         return state.reconfigured(strategy, key, instances)
+
+
+def check_instance(instance: object, instances: int) -> None:
+    """Refuse an instance that cannot be.
+
+    Raises:
+        InvalidRequestError: no such instance, or one where the group numbers them itself.
+    """
+    if instance is None:
+        return
+    if instances == 0:
+        raise InvalidRequestError(
+            f"the group numbers its instances itself (auto): do not give one. instance={instance!r:.50}"
+        )
+    if type(instance) is not int or not 0 <= instance < instances:
+        raise InvalidRequestError(
+            f"there is no such instance: they count from 0. instance={instance!r:.50} "
+            f"instances={instances}"
+        )
 
 
 class Membership:
@@ -87,18 +108,18 @@ class Membership:
         self._clock = clock
         self._lock: Lock | None = None
         self._has_taken_over = takeover
+        self._process = os.getpid()
         self.token = f"{chance.getrandbits(64):016x}"
-        state = self._document.change(self._up_to_date)
-        if instance is not None and state.is_auto:
-            raise InvalidRequestError(
-                f"the group numbers its instances itself (auto): do not give one. instance={instance}"
-            )
+        # First everything that can be refused, then the claim, and only then a change for all.
+        state = self._up_to_date(document.read())
+        check_instance(instance, state.instances)
         self.slot = self._hold(state, instance, takeover=takeover)
         try:
-            self._join()
+            self._join(self._up_to_date)
         except BaseException:
             self.close()
             raise
+        _memberships.add(self)
 
     def _up_to_date(self, state: GroupState) -> GroupState:
         """In the current generation, divided as this consumer wants it."""
@@ -116,12 +137,7 @@ class Membership:
                     self._lock = self._document.hold(slot)
                     return slot
             raise ConflictError(f"the group has too many members. members={_SLOTS_MAX}")
-        slot = 0 if instance is None else instance
-        if isinstance(slot, bool) or not 0 <= slot < state.instances:
-            raise InvalidRequestError(
-                f"there is no such instance: they count from 0. instance={slot!r:.50} "
-                f"instances={state.instances}"
-            )
+        slot = instance or 0
         try:
             self._lock = self._document.hold(slot)
         except ConflictError as error:
@@ -133,9 +149,9 @@ class Membership:
                 ) from error
         return slot
 
-    def _join(self) -> None:
+    def _join(self, before: Callable[[GroupState], GroupState]) -> None:
         member = Member(self.token, socket.gethostname(), os.getpid(), self._clock.now_ms())
-        self._document.change(lambda state: state.joined(self.slot, member))
+        self._document.change(lambda state: before(state).joined(self.slot, member))
 
     def rejoin(self) -> None:
         """The group was reset or divided anew: go on, if that is what this consumer was opened for."""
@@ -158,7 +174,7 @@ class Membership:
                 raise FencedError(
                     f"another living process is this instance: close this one. instance={self.slot}"
                 )
-        self._join()
+        self._join(lambda now: now)
 
     def is_out(self, state: GroupState) -> bool:
         """Whether this process is no member (any more), and may become one again."""
@@ -172,6 +188,13 @@ class Membership:
                 self._lock = self._document.hold(self.slot)
             except ConflictError:
                 self._lock = None
+
+    def check_process(self) -> None:
+        """Raises FencedError in a forked child: the slot and the token are the parent's."""
+        if self._process != os.getpid():
+            raise FencedError(
+                "this consumer belongs to the parent process: open another in the child"
+            )
 
     def check(self, state: GroupState) -> None:
         """Raises FencedError when this instance is somebody else's by now."""
@@ -200,6 +223,7 @@ class Membership:
 
     def leave(self, claims: list[int]) -> None:
         """Tell the others, and let them have what was claimed."""
+        self.check_process()
         self._document.change(lambda state: self._left(state, claims))
 
     def close(self) -> None:
@@ -213,3 +237,17 @@ class Membership:
         if member is None or member.token != self.token:
             return state
         return state.left([self.slot])
+
+
+# Weak, so that a consumer that was dropped without close can go.
+_memberships: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+
+
+def _forget_memberships_of_parent() -> None:
+    """In a forked child: a lock that the child holds too would outlive the parent."""
+    for membership in list(_memberships):
+        membership.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_memberships_of_parent)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from filestream.consumers.places import decode_places, encode_places
+from filestream.consumers.state import GroupState
 from filestream.errors import CorruptDataError, InvalidRequestError, UnsupportedVersionError
 from filestream.partitions.chain import ChainId, Place
 
@@ -34,7 +35,12 @@ class PositionStore(Protocol):
 
 
 class UserPosition:
-    """The position of one instance in a ``PositionStore``, as it was seen last."""
+    """The position of one instance in a ``PositionStore``, as it was seen last.
+
+    A text counts only for the life, the generation and the epoch of the group that it was written in.
+    After an operator's reset, after a truncation, and in a group that was removed and made again, the
+    places of the group's state count.
+    """
 
     def __init__(self, store: PositionStore, name: str) -> None:
         self._store = store
@@ -46,14 +52,14 @@ class UserPosition:
         """Whether another text stands there than the one that was seen last."""
         return self._store.load(self._name) != self._text
 
-    def load(self, generation: int, default: Mapping[ChainId, Place]) -> Mapping[ChainId, Place]:
+    def load(self, state: GroupState, default: Mapping[ChainId, Place]) -> Mapping[ChainId, Place]:
         """The places that stand there now; ``default`` when none do."""
         self._text = self._store.load(self._name)
-        return decode_position(self._text, generation, default)
+        return decode_position(self._text, state, default)
 
     def save(
         self,
-        generation: int,
+        state: GroupState,
         default: Mapping[ChainId, Place],
         moved: Mapping[ChainId, Place],
     ) -> None:
@@ -62,22 +68,22 @@ class UserPosition:
         Raises:
             FencedError: another process was here.
         """
-        before = decode_position(self._text, generation, default)
-        after = encode_position(generation, {**before, **moved})
+        before = decode_position(self._text, state, default)
+        after = encode_position(state, {**before, **moved})
         self._store.save(self._name, self._text, after)
         self._text = after
 
 
-def encode_position(generation: int, places: Mapping[ChainId, Place]) -> str:
+def encode_position(state: GroupState, places: Mapping[ChainId, Place]) -> str:
     """The text of places."""
-    content = {"v": _VERSION, "generation": generation, "places": encode_places(places)}
+    content = {"v": _VERSION, **_life(state), "places": encode_places(places)}
     return json.dumps(content, separators=(",", ":"))
 
 
 def decode_position(
-    text: str | None, generation: int, default: Mapping[ChainId, Place]
+    text: str | None, state: GroupState, default: Mapping[ChainId, Place]
 ) -> Mapping[ChainId, Place]:
-    """The places of a text; ``default`` when there is none, the beginning in a later generation.
+    """The places of a text; ``default`` when there is none that counts.
 
     Raises:
         UnsupportedVersionError: written by a later release.
@@ -89,8 +95,13 @@ def decode_position(
         raw = json.loads(text)
         if raw["v"] > _VERSION:
             raise UnsupportedVersionError(f"a later release saved this position. v={raw['v']}")
-        if raw["generation"] != generation:
-            return {}
-        return decode_places(raw["places"], generation)
+        life = _life(state)
+        if {name: raw[name] for name in life} != life:
+            return default
+        return decode_places(raw["places"], state.generation)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidRequestError) as error:
         raise CorruptDataError(f"no position of a group: {text!r:.200}") from error
+
+
+def _life(state: GroupState) -> dict[str, object]:
+    return {"group": state.id, "generation": state.generation, "epoch": state.epoch}

@@ -13,7 +13,7 @@ the position goes back with it, and the consumer reads those events again.
 import sqlite3
 from typing import Final
 
-from filestream.errors import FencedError, UnavailableError
+from filestream.errors import FencedError, InvalidRequestError, UnavailableError
 
 __all__ = ["SqlitePositions"]
 
@@ -24,16 +24,27 @@ class SqlitePositions:
     """Positions in the table ``filestream_positions`` of a database.
 
     Args:
-        connection: the one that the results go through. The table is made if need be.
+        connection: the one that the results go through. The table is made if need be. For the async
+            methods of a consumer, which run on threads, open it with ``check_same_thread=False``.
+
+    Raises:
+        InvalidRequestError: the connection has no transactions.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        if connection.isolation_level is None or getattr(connection, "autocommit", -1) is True:
+            raise InvalidRequestError(
+                "this connection commits each statement by itself, so position and results cannot "
+                "change together: open it without isolation_level=None and without autocommit=True"
+            )
         self._connection = connection
+        was_open = connection.in_transaction
         try:
             connection.execute(
                 f"create table if not exists {_TABLE} (name text primary key, position text not null)"
             )
-            connection.commit()
+            if not was_open:
+                connection.commit()
         except sqlite3.Error as error:
             raise UnavailableError(f"SQLite failed: {error}") from error
 

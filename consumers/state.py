@@ -42,7 +42,7 @@ __all__ = [
 Places = Mapping[ChainId, Place]
 
 _LAYERS_MAX: Final = 64
-_CLAIMS_MAX: Final = 4096
+_CLAIMS_MAX: Final = 1024
 _DEAD_LETTERS_MAX: Final = 1000
 _ORIGIN: Final = Place()
 
@@ -181,6 +181,7 @@ class GroupState:
         epoch: grows when the division changes or the group is reset.
         instances: how many there are to be; 0 for as many as there are members.
         layers: the last one divides what comes.
+        is_external: the places that count stand in a store of the members' own.
         members: by slot: the instance number, or with ``auto`` any number that was free.
     """
 
@@ -193,6 +194,7 @@ class GroupState:
     members: Mapping[int, Member] = field(default_factory=dict)
     dead: tuple[DeadLetter, ...] = ()
     next_id: int = 2
+    is_external: bool = False
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -325,6 +327,12 @@ class GroupState:
         same = (self.layer.strategy, self.layer.key_header, self.instances)
         if same == (strategy, key_header, instances):
             return self
+        if self.is_external:
+            # What was processed beyond the smallest place is not written down here.
+            raise InvalidRequestError(
+                "the positions of this group are in a store of its members' own: it cannot be divided "
+                "anew. Begin another group at the positions that you have."
+            )
         # Members that are numbered too high, or hold events without a claim, are out.
         claims = tuple(
             replace(c, token="") if instances and c.owner >= instances else c for c in self.claims
@@ -451,6 +459,8 @@ class GroupState:
             generation=generation,
             layers=(layer,),
             claims=(),
+            # Letters point at originals, which are gone.
+            dead=tuple(d for d in self.dead if d.offset.generation >= generation),
             next_id=self.next_id + 1,
             epoch=self.epoch + 1,
         )

@@ -5,7 +5,11 @@
      "claims": [{"id": 5, "layer": 1, "lane": 0, "owner": 2, "token": ..., "deliveries": 1,
                  "spans": [[start_s, duration_s, writer, from, to], ...]}, ...],
      "members": {"0": {"token": ..., "host": ..., "pid": ..., "since_ms": ...}, ...},
-     "dead": [{"offset": ..., "deliveries": 3, "reason": ..., "at_ms": ...}, ...], "next_id": 6}
+     "dead": [{"offset": ..., "deliveries": 3, "reason": ..., "at_ms": ...}, ...], "next_id": 6,
+     "external": false}
+
+A group that was removed leaves ``{"v": 1, "removed": true}``: were its document deleted, a later group
+of its name would count its versions from 1 again, and a member of the old one might take one for another.
 
 Places are those of ``filestream.consumers.places``.
 """
@@ -20,7 +24,7 @@ from filestream.errors import CorruptDataError, InvalidRequestError, Unsupported
 from filestream.partitions.chain import ChainId
 from filestream.partitions.layout import Offset, Partition
 
-__all__ = ["decode_state", "encode_state"]
+__all__ = ["decode_state", "encode_removal", "encode_state"]
 
 _VERSION: Final = 1
 
@@ -74,12 +78,18 @@ def encode_state(state: GroupState) -> bytes:
                 for letter in state.dead
             ],
             "next_id": state.next_id,
+            "external": state.is_external,
         }
     )
 
 
-def decode_state(data: bytes, *, url: str) -> GroupState:
-    """The state that a document holds.
+def encode_removal() -> bytes:
+    """The document of a group that was removed."""
+    return encode_document({"v": _VERSION, "removed": True})
+
+
+def decode_state(data: bytes, *, url: str) -> GroupState | None:
+    """The state that a document holds; None when the group was removed.
 
     Raises:
         UnsupportedVersionError: written by a later release.
@@ -94,7 +104,7 @@ def decode_state(data: bytes, *, url: str) -> GroupState:
     try:
         if version != _VERSION:
             raise ValueError(version)
-        return _state(raw)
+        return None if raw.get("removed") is True else _state(raw)
     except (
         KeyError,
         TypeError,
@@ -121,6 +131,7 @@ def _state(raw: dict[str, Any]) -> GroupState:
         members={int(slot): _member(member) for slot, member in raw["members"].items()},
         dead=tuple(_dead_letter(letter) for letter in raw["dead"]),
         next_id=_number(raw["next_id"]),
+        is_external=raw["external"] is True,
     )
     lanes = {layer.id: len(layer.lanes) for layer in state.layers}
     if not lanes or any(claim.lane >= lanes[claim.layer] for claim in state.claims):

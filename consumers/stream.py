@@ -6,19 +6,21 @@ floor knows nothing of.
 
 import os
 import random
+from dataclasses import replace
 
 from filestream.clock import Clock
 from filestream.consumers.admin import Group
-from filestream.consumers.assignment import Strategy, check_strategy
+from filestream.consumers.assignment import Strategy
 from filestream.consumers.consumer import Consumer
 from filestream.consumers.group import GroupDocument, check_instances, group_names, new_state
 from filestream.consumers.hand_out import HandOut
-from filestream.consumers.membership import Division, Membership
+from filestream.consumers.membership import Division, Membership, check_instance
 from filestream.consumers.positions import PositionStore, UserPosition
-from filestream.errors import InvalidRequestError
+from filestream.consumers.state import GroupState
+from filestream.errors import ConflictError, InvalidRequestError
 from filestream.partitions import stream as streams
 from filestream.partitions.places import places_at
-from filestream.partitions.positions import PositionLike, parse_position
+from filestream.partitions.positions import Position, PositionLike, parse_position
 
 __all__ = ["Stream", "create", "open"]
 
@@ -53,8 +55,9 @@ class Stream(streams.Stream):
                 offset; ``"hash"``: events with the same value of ``key_header`` go to the same instance.
             key_header: name of that header; events without it are one key.
             start: where a new group begins; see ``read``.
-            max_deliver: give an event up after so many deliveries that were not committed, and go on
-                without it; it stands among the group's dead letters then. None never does.
+            max_deliver: give an event up after so many deliveries that were not committed (at least
+                2; the last one of each event alone), and go on without it; it stands among the
+                group's dead letters then. None never does.
             takeover: if another living process is this instance, fence it instead of failing.
             positions: keep this instance's position in the user's own transaction, see
                 ``SqlitePositions``. With one instance, or a strategy without claims.
@@ -65,22 +68,18 @@ class Stream(streams.Stream):
             FencedError: ``start`` is an offset that was truncated.
         """
         document = GroupDocument(self._store, group, url=self.url)
-        count = check_instances(instances)
-        if max_deliver is not None and (isinstance(max_deliver, bool) or max_deliver < 1):
-            raise InvalidRequestError(
-                f"max_deliver must be at least 1. max_deliver={max_deliver!r}"
-            )
-        if strategy is not None:
-            check_strategy(strategy, key_header)
-        if not document.exists:
-            self._found(document, start, strategy or "fifo", key_header, count)
-        elif strategy is None and key_header is not None:
-            check_strategy(document.read().layer.strategy, key_header)
-        division = Division(strategy, key_header, count)
-        position = None
-        if positions is not None:
-            self._check_positions(document, division, max_deliver)
-            position = UserPosition(positions, f"{self.id}/{group}/{instance or 0}")
+        division = Division(strategy, key_header, check_instances(instances))
+        _check_max_deliver(max_deliver)
+        position = parse_position(start, now_ms=self._clock.now_ms())
+        is_new = not document.exists
+        before = self._new_state(position, division) if is_new else document.read()
+        state = division.applied(before)
+        check_instance(instance, state.instances)
+        _check_positions(state, positions, max_deliver)
+        if is_new:
+            document.create(replace(before, is_external=positions is not None))
+        elif positions is not None and not before.is_external:
+            document.change(lambda now: replace(now, is_external=True))
         view = self.view()
         membership = Membership(
             document,
@@ -91,15 +90,37 @@ class Stream(streams.Stream):
             clock=self._clock,
             chance=self._chance,
         )
+        name = f"{self.id}/{group}/{membership.slot}"
         hand_out = HandOut(
             view,
             document,
             membership,
             clock=self._clock,
             max_deliver=max_deliver,
-            position=position,
+            position=None if positions is None else UserPosition(positions, name),
         )
         return Consumer(membership, hand_out, clock=self._clock, group=group, url=self.url)
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        start: PositionLike = "start",
+        instances: int | str | None = None,
+        strategy: Strategy | None = None,
+        key_header: str | None = None,
+    ) -> Group:
+        """Make a group before anybody works for it; see ``consumer``.
+
+        Raises:
+            ConflictError: there is one of this name.
+        """
+        document = GroupDocument(self._store, name, url=self.url)
+        division = Division(strategy, key_header, check_instances(instances))
+        position = parse_position(start, now_ms=self._clock.now_ms())
+        if not document.create(self._new_state(position, division)):
+            raise ConflictError(f"there is a group of this name already. group={name}")
+        return self.group(name)
 
     def groups(self) -> list[str]:
         """Names of the groups, sorted."""
@@ -119,42 +140,39 @@ class Stream(streams.Stream):
             chance=self._chance,
         )
 
-    def _found(
-        self,
-        document: GroupDocument,
-        start: PositionLike,
-        strategy: Strategy,
-        key_header: str | None,
-        count: int | None,
-    ) -> None:
-        position = parse_position(start, now_ms=self._clock.now_ms())
+    def _new_state(self, position: Position, division: Division) -> GroupState:
         generation, places = places_at(self.view(), position)
-        document.create(
-            new_state(
-                self._chance,
-                generation,
-                places,
-                strategy=strategy,
-                key_header=key_header,
-                instances=1 if count is None else count,
-            )
+        return new_state(
+            self._chance,
+            generation,
+            places,
+            strategy=division.strategy or "fifo",
+            key_header=division.key_header,
+            instances=1 if division.instances is None else division.instances,
         )
 
-    def _check_positions(
-        self, document: GroupDocument, division: Division, max_deliver: int | None
-    ) -> None:
-        before = document.read()
-        state = division.applied(before)
-        if state.needs_claims or max_deliver is not None:
+
+def _check_max_deliver(max_deliver: object) -> None:
+    if max_deliver is not None and (type(max_deliver) is not int or max_deliver < 2):
+        raise InvalidRequestError(
+            "max_deliver must be at least 2: the last delivery is of one event alone. "
+            f"max_deliver={max_deliver!r:.50}"
+        )
+
+
+def _check_positions(
+    state: GroupState, positions: PositionStore | None, max_deliver: int | None
+) -> None:
+    if positions is None:
+        if state.is_external:
             raise InvalidRequestError(
-                "positions in your own store need a group without claims: one instance, or strategy "
-                "round_robin or hash with a fixed number of instances, and no max_deliver."
+                "the positions of this group are in a store of its members' own: give it as positions="
             )
-        if state is not before and before.layer.high():
-            raise InvalidRequestError(
-                "a group whose positions are in your own store cannot be divided anew: begin another "
-                "group at the positions that you have."
-            )
+    elif state.needs_claims or state.claims or max_deliver is not None:
+        raise InvalidRequestError(
+            "positions in your own store need a group without claims: one instance, or strategy "
+            "round_robin or hash with a fixed number of instances, and no max_deliver."
+        )
 
 
 def create(

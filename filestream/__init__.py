@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from filestream.consumers.admin import Group
     from filestream.consumers.batch import Batch
     from filestream.consumers.consumer import Consumer
+    from filestream.consumers.sqlite import SqlitePositions
     from filestream.consumers.stream import Stream, create, open
     from filestream.errors import (
         ConflictError,
@@ -55,6 +56,7 @@ _ROOMS = {
     "filestream.consumers.admin": ("Group",),
     "filestream.consumers.batch": ("Batch",),
     "filestream.consumers.consumer": ("Consumer",),
+    "filestream.consumers.sqlite": ("SqlitePositions",),
     "filestream.consumers.stream": ("Stream", "create", "open"),
     "filestream.partitions.writer": ("StreamWriter",),
 }
@@ -73,6 +75,7 @@ __all__ = [
     "NotFoundError",
     "Offset",
     "Scan",
+    "SqlitePositions",
     "Stream",
     "StreamWriter",
     "Tail",

@@ -26,6 +26,7 @@ from filestream.partitions.snapshot import (
     Snapshot,
     StreamView,
     segments_of,
+    sources_behind,
     sources_between,
     take_snapshot,
 )
@@ -93,17 +94,9 @@ class Follower:
         # each chain goes on where the snapshot ended, in the order of its own files.
         self._backlog: Iterator[list[Source]] = iter(())
         if not isinstance(start, End):
-            bounds = (
-                FromPlaces(view, start)
-                if isinstance(start, Mapping)
-                else Bounds(snapshot, start, End(), on_corrupt)
-            )
             self._backlog = (
-                [
-                    source._replace(pieces=self._until_truncated(source.pieces))
-                    for source in sources_between(snapshot, bounds, segments, on_corrupt)
-                ]
-                for segments in snapshot.by_partition().values()
+                [source._replace(pieces=self._until_truncated(source.pieces)) for source in sources]
+                for sources in self._sources(snapshot, start)
             )
         for chain_id, segments in snapshot.chains.items():
             place = self._end_of(snapshot, chain_id)
@@ -171,6 +164,17 @@ class Follower:
         self._list_at_s = self._checked_at_s = 0.0
         for followed in self._chains.values():
             followed.look_at_s = 0.0
+
+    def _sources(
+        self, snapshot: Snapshot, start: Position | Mapping[ChainId, Place]
+    ) -> Iterator[list[Source]]:
+        """For each partition, what lies behind the start; the start itself is checked at once."""
+        partitions = snapshot.by_partition().values()
+        if isinstance(start, Mapping):
+            behind = FromPlaces(self._view, start)
+            return (sources_behind(snapshot, behind, p, self._on_corrupt) for p in partitions)
+        bounds = Bounds(snapshot, start, End(), self._on_corrupt)
+        return (sources_between(snapshot, bounds, p, self._on_corrupt) for p in partitions)
 
     def _end_of(self, snapshot: Snapshot, chain_id: ChainId) -> Place:
         try:

@@ -44,7 +44,7 @@ class GrowthWatch(Iterator[Growth]):
 
     Args:
         threshold_bytes: tell when the stream has grown by at least so much.
-        since: what lies behind this position has grown already.
+        since: what lies behind this position has grown already, counted from the block it is in.
         timeout: end when there was nothing to tell for so long; None never ends.
     """
 
@@ -62,18 +62,16 @@ class GrowthWatch(Iterator[Growth]):
         self._catalog = Catalog(view.storage)
         self._threshold_bytes = threshold_bytes
         self._timeout_s = None if timeout is None else parse_duration_ms(timeout) / 1000
-        # Sizes of files that cannot grow any more.
-        self._finished: dict[Segment, int] = {}
-        self._open_bytes = 0
         self._generation = view.generations.current()
+        # Size of each file, as it was seen last, and which of them cannot grow any more.
+        self._sizes: dict[Segment, int] = {}
+        self._finished: set[Segment] = set()
+        # What has grown and was not told yet.
+        self._grown_bytes = 0
         position = parse_position(since, now_ms=view.clock.now_ms())
         number, places = places_at(view, position)
-        if number != self._generation.number:
-            self._generation = view.generations.current()
-            places = {}
-        # What was told, or lies before the start: of this generation's size; negative for what
-        # an earlier one had grown and was not told.
-        self._told_bytes = self._size_before(places)
+        if number == self._generation.number:
+            self._sizes = self._sizes_before(places)
 
     def __next__(self) -> Growth:
         clock = self._view.clock
@@ -81,10 +79,10 @@ class GrowthWatch(Iterator[Growth]):
         pause_s = _PAUSE_S_MIN
         while True:
             looked_s = clock.monotonic_s()
-            size = self._look()
-            grown = size - self._told_bytes
-            if grown >= self._threshold_bytes:
-                self._told_bytes = size
+            self._look()
+            if self._grown_bytes >= self._threshold_bytes:
+                grown, self._grown_bytes = self._grown_bytes, 0
+                size = sum(self._sizes.values())
                 return Growth(clock.now_ms(), grown, size, self._generation.number)
             now_s = clock.monotonic_s()
             if self._timeout_s is not None and now_s - began_s >= self._timeout_s:
@@ -92,37 +90,36 @@ class GrowthWatch(Iterator[Growth]):
             pause_s = min(pause_s * 2, _PAUSE_S_MAX)
             clock.sleep(max(pause_s, (now_s - looked_s) / _LOOKING_SHARE))
 
-    def _look(self) -> int:
-        """Size of the current generation's event files."""
+    def _look(self) -> None:
+        """Add up what has grown since the last look; files that are gone take nothing back."""
         while True:
             generation = self._view.generations.current()
             if generation.number != self._generation.number:
-                # At least what was seen of the old one.
-                self._told_bytes -= sum(self._finished.values()) + self._open_bytes
-                self._finished = {}
-                self._generation = generation
+                self._generation, self._sizes, self._finished = generation, {}, set()
             try:
-                return self._measure(generation)
+                sizes = self._measure(generation)
             except (FencedError, NotFoundError):
                 continue  # Truncated while we looked.
+            self._grown_bytes += sum(
+                max(0, size - self._sizes.get(segment, 0)) for segment, size in sizes.items()
+            )
+            self._sizes = sizes
+            self._finished &= sizes.keys()
+            return
 
-    def _measure(self, generation: Generation) -> int:
-        open_bytes = 0
+    def _measure(self, generation: Generation) -> dict[Segment, int]:
+        sizes: dict[Segment, int] = {}
         for directory in self._catalog.partitions(generation.number):
-            last: dict[str, Segment] = {}
             segments = segments_of(self._view, generation, directory, "skip")
-            for segment in segments:
-                last[segment.writer_id] = segment
+            last = {segment.writer_id: segment for segment in segments}
             for segment in segments:
                 if segment in self._finished:
+                    sizes[segment] = self._sizes[segment]
                     continue
-                size = self._size(segment)
-                if last[segment.writer_id] is segment:
-                    open_bytes += size
-                else:
-                    self._finished[segment] = size
-        self._open_bytes = open_bytes
-        return sum(self._finished.values()) + open_bytes
+                sizes[segment] = self._size(segment)
+                if last[segment.writer_id] is not segment:
+                    self._finished.add(segment)
+        return sizes
 
     def _size(self, segment: Segment) -> int:
         try:
@@ -130,16 +127,16 @@ class GrowthWatch(Iterator[Growth]):
         except NotFoundError:
             return 0  # Expired, or a creation that was undone.
 
-    def _size_before(self, places: dict[ChainId, Place]) -> int:
-        total = 0
+    def _sizes_before(self, places: dict[ChainId, Place]) -> dict[Segment, int]:
+        sizes: dict[Segment, int] = {}
         for directory in self._catalog.partitions(self._generation.number):
             for segment in segments_of(self._view, self._generation, directory, "skip"):
                 place = places.get(ChainId(segment.partition, segment.writer_id), Place())
                 if segment.sequence < place.sequence:
-                    total += self._size(segment)
+                    sizes[segment] = self._size(segment)
                 elif segment.sequence == place.sequence:
-                    total += place.position
-        return total
+                    sizes[segment] = place.position
+        return sizes
 
     def close(self) -> None:
         """For ``with``; there is nothing to give back."""

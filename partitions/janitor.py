@@ -70,17 +70,28 @@ class Janitor:
 
     def run(self) -> None:
         """Work on this thread until ``close``, or until the stream is deleted."""
-        while not self._is_closed:
-            try:
-                self.work()
-            except NotFoundError as error:
-                logger.info("the stream is gone, so is its janitor: %s", error)
-                return
-            except FilestreamError as error:
-                logger.warning("retention could not be applied, trying again: %s", error)
-            with self._wake:
-                if not self._is_closed:
-                    self._clock.wait(self._wake, self._every_s)
+        try:
+            while not self._is_closed and self._round():
+                with self._wake:
+                    if not self._is_closed:
+                        self._clock.wait(self._wake, self._every_s)
+        finally:
+            # Whatever ended it, another process can go on.
+            if self._lock is not None:
+                self._lock.close()
+
+    def _round(self) -> bool:
+        """Work once; False when there is nothing left to look after."""
+        try:
+            self.work()
+        except NotFoundError as error:
+            logger.info("the stream is gone, so is its janitor: %s", error)
+            return False
+        except FilestreamError as error:
+            logger.warning("retention could not be applied, trying again: %s", error)
+        except Exception:
+            logger.exception("whoever listens to the janitor failed")
+        return True
 
     def work(self) -> None:
         """One round: try to be the one, and clean if so.
@@ -89,16 +100,23 @@ class Janitor:
             NotFoundError: the stream was deleted.
             UnavailableError: the store failed.
         """
-        if not self.is_elected:
+        is_new = not self.is_elected
+        if is_new:
             try:
                 self._lock = self._store.claim(_CLAIM)
             except ConflictError:
                 return
-            if self._tell is not None:
-                self._tell(())
         removed = self._clean()
+        if is_new and self._tell is not None:
+            self._tell(())
         if removed and self._tell is not None:
             self._tell(removed)
+
+    def forget(self) -> None:
+        """In a forked child: the thread and the claim are the parent's."""
+        self._is_closed = True
+        if self._lock is not None:
+            self._lock.close()
 
     def close(self) -> None:
         """Stop, and let another process go on; may be called twice."""

@@ -10,6 +10,7 @@ and ``next_look_s`` alone may be asked by any thread, and answer as well as they
 """
 
 import contextlib
+import dataclasses
 import logging
 import random
 from bisect import bisect_right
@@ -114,13 +115,30 @@ class Lane:
         """
         try:
             is_current = self._generations.is_current(generation)
-            if is_current and not self._claim.is_held:
-                self._hold_on()
+            if is_current:
+                if not self._claim.is_held:
+                    self._hold_on()
+                elif self._claim.can_be_lost:
+                    self._check_last()
         except UnavailableError:
             # The next batch asks first, so that no more is written while nobody answers.
             self._generation = None
             raise
         return is_current
+
+    def _check_last(self) -> None:
+        """No file of our name behind ours: another process, stopped while it held our id, may have
+        made one when it woke, and readers go on to it.
+        """
+        segment = self._segment
+        assert segment is not None
+        following = dataclasses.replace(segment, sequence=segment.sequence + 1)
+        if self._storage.exists(following.data_key):
+            self.abandon()
+            raise UnavailableError(
+                "another process made a file of this writer's: the events may be in the stream. "
+                f"url={self._storage.url_of(following.data_key)}"
+            )
 
     def _hold_on(self) -> None:
         """The session that held the writer id was lost: did another process write under it since?

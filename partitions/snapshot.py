@@ -6,6 +6,7 @@ chains at its place in the merged order: (timestamp, writer, sequence, position,
 """
 
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ __all__ = [
     "Snapshot",
     "StreamView",
     "segments_of",
+    "sources_behind",
     "sources_between",
     "take_snapshot",
 ]
@@ -287,11 +289,30 @@ class FromPlaces:
         return Cut(place.position, place.index, None, interval)
 
 
+def sources_behind(
+    snapshot: Snapshot, bounds: FromPlaces, segments: Sequence[Segment], on_corrupt: OnCorrupt
+) -> list[Source]:
+    """For each chain that has something behind its place, its pieces in the order of its files.
+
+    Not one source for each file: a place says that all before it in the chain was read, which a late
+    event, in a later file, would belie if it came in the order of time.
+    """
+    chains: dict[str, list[tuple[Segment, Cut]]] = {}
+    for segment in segments:
+        if (cut := bounds.cut(segment)) is not None:
+            chains.setdefault(segment.writer_id, []).append((segment, cut))
+    found = []
+    for writer_id, wanted in chains.items():
+        first_ms = _first_time(snapshot, wanted[0][0]) if len(chains) > 1 else 0
+        pieces = itertools.chain.from_iterable(
+            _pieces_of(snapshot, segment, cut, on_corrupt) for segment, cut in wanted
+        )
+        found.append(Source(first_ms, (writer_id, 0), pieces))
+    return found
+
+
 def sources_between(
-    snapshot: Snapshot,
-    bounds: Bounds | FromPlaces,
-    segments: Sequence[Segment],
-    on_corrupt: OnCorrupt,
+    snapshot: Snapshot, bounds: Bounds, segments: Sequence[Segment], on_corrupt: OnCorrupt
 ) -> list[Source]:
     """For each segment that has something in the bounds, its pieces."""
     wanted = [(segment, cut) for segment in segments if (cut := bounds.cut(segment)) is not None]

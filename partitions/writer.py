@@ -472,7 +472,8 @@ class StreamWriter:
         self._wake = threading.Condition()
         self._background = None
         self._is_closing = self._is_closed = True
-        self._janitor = None
+        if self._janitor is not None:
+            self._janitor.forget()
         self._lane.abandon()
         self._claim.close()
 

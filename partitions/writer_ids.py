@@ -42,6 +42,11 @@ class WriterClaim:
         """Whether no other process can have the id."""
         return self._lock.is_held
 
+    @property
+    def can_be_lost(self) -> bool:
+        """Whether the id may be lost, and taken by another, while this process lives."""
+        return self._store.lease_s > 0
+
     def renew(self) -> bool:
         """Take the id again after it was lost, or another where none was asked for.
 

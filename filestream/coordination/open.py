@@ -4,7 +4,7 @@ import os
 
 from filestream.coordination.base import PropertyStore
 from filestream.coordination.embedded import EmbeddedPropertyStore
-from filestream.errors import UnsupportedVersionError
+from filestream.errors import InvalidRequestError, UnsupportedVersionError
 from filestream.storage.base import Storage
 
 __all__ = ["check_coordination", "open_property_store"]
@@ -14,15 +14,17 @@ def check_coordination(coordination: str) -> None:
     """Refuse what no stream can be created with.
 
     Raises:
-        InvalidRequestError: no address of ZooKeeper, or one that carries a secret.
-        UnsupportedVersionError: a store that this version does not know.
+        InvalidRequestError: no store of that name, no address, or one that carries a secret.
     """
     if coordination.startswith(("zk:", "zks:")):
         from filestream.coordination.zookeeper_session import ZooKeeperAddress
 
         ZooKeeperAddress.parse(coordination, {})
     elif coordination != "embedded":
-        raise _unknown(coordination)
+        raise InvalidRequestError(
+            "coordination is embedded, or zk://host:2181/path with ZooKeeper. "
+            f"coordination={coordination!r:.100}"
+        )
 
 
 def open_property_store(
@@ -52,11 +54,7 @@ def open_property_store(
         # task, which opens a stream by its URL alone.
         address = ZooKeeperAddress.parse(coordination, os.environ)
         return ZooKeeperPropertyStore(session_of(address), stream_id)
-    raise _unknown(coordination)
-
-
-def _unknown(coordination: str) -> UnsupportedVersionError:
-    return UnsupportedVersionError(
-        "this version knows no such store for coordination: upgrade, or write embedded or "
-        f"zk://host:2181/path. coordination={coordination!r:.100}"
+    raise UnsupportedVersionError(
+        "the stream is coordinated by a store that this version does not know: upgrade. "
+        f"coordination={coordination!r:.100} url={storage.url}"
     )

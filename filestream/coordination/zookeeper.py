@@ -8,7 +8,6 @@ A document's version is that of its node plus one. A compare-and-set whose answe
 by reading the node back and looking for the own mark, instead of by guessing.
 """
 
-import contextlib
 import logging
 import os
 import socket
@@ -17,7 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 
 from filestream.coordination.base import Document, PropertyStore, Watch
 from filestream.coordination.marks import Marks, new_mark, split_marks, with_marks
@@ -38,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 # ZooKeeper's own limit for a node is 1 MiB less some bytes.
 _VALUE_SIZE_MAX: Final = 1_000_000
+_DELETE_TRIES: Final = 10
 
 
 class ZooKeeperPropertyStore(PropertyStore):
@@ -141,21 +147,32 @@ class ZooKeeperPropertyStore(PropertyStore):
         """See ``PropertyStore``."""
         path = f"{self._root}/_claims/{check_key(name)}"
         owner = f"{socket.gethostname()} {os.getpid()} {new_mark()}".encode()
-        epoch = self._session.epoch
+        epochs: list[int] = []
+
+        def ask(client: KazooClient) -> Any:
+            # Of the session in which it is asked: one that dies while we wait holds nothing for us.
+            epochs.append(self._session.epoch)
+            return client.create_async(path, owner, ephemeral=True, makepath=True)
+
         try:
-            answer = self._session.call_once(
-                f"claim {name}",
-                lambda c: c.create_async(path, owner, ephemeral=True, makepath=True),
-            )
-            if answer is UNKNOWN:
-                data, _ = self._session.call(f"claim {name}", lambda c: c.get_async(path))
-                if data != owner:
-                    raise NodeExistsError
+            if self._session.call_once(f"claim {name}", ask) is UNKNOWN:
+                raise NodeExistsError
         except NodeExistsError as error:
-            raise ConflictError(f"another living process holds this name. name={name}") from error
+            if not self._is_left_over(path):
+                raise ConflictError(
+                    f"another living process holds this name. name={name}"
+                ) from error
         except NoNodeError as error:
             raise UnavailableError(f"ZooKeeper lost the claim; try again. name={name}") from error
-        return _ZooKeeperClaim(self._session, path, epoch)
+        return _ZooKeeperClaim(self._session, path, epochs[-1])
+
+    def _is_left_over(self, path: str) -> bool:
+        """Whether a claim is of our own session and nobody here holds it: its answer was lost."""
+        try:
+            _, stat = self._session.call("look at a claim", lambda c: c.get_async(path))
+        except NoNodeError:
+            return False
+        return stat.ephemeralOwner == self._session.id and path not in self._session.held
 
     def holders(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
@@ -178,10 +195,17 @@ class ZooKeeperPropertyStore(PropertyStore):
         return tuple(found)
 
     def _delete_tree(self, path: str) -> None:
-        for name in self._children(path):
-            self._delete_tree(f"{path}/{name}")
-        with contextlib.suppress(NoNodeError):
-            self._session.call("delete", lambda c: c.delete_async(path))
+        for _ in range(_DELETE_TRIES):
+            for name in self._children(path):
+                self._delete_tree(f"{path}/{name}")
+            try:
+                self._session.call("delete", lambda c: c.delete_async(path))
+            except NoNodeError:
+                return
+            except NotEmptyError:
+                continue  # Somebody was at work here; once more.
+            return
+        raise UnavailableError(f"others keep writing what is to be deleted. path={path}")
 
 
 def _leases_of(session: ZooKeeperSession) -> Leases:
@@ -202,18 +226,28 @@ class _ZooKeeperClaim(Lock):
         self._path = path
         self._epoch = epoch
         self._is_closed = False
+        session.held.add(path)
 
     @property
     def is_held(self) -> bool:
         return not self._is_closed and self._session.is_ours(self._epoch)
 
     def close(self) -> None:
-        if not self.is_held:
-            self._is_closed = True
+        if self._is_closed:
             return
         self._is_closed = True
+        self._session.held.discard(self._path)
+        if not self._session.is_ours(self._epoch):
+            return
+
+        def ask(client: KazooClient) -> Any:
+            # Asked again once there is a connection: in another session the node is another's.
+            if not self._session.is_ours(self._epoch):
+                raise NoNodeError
+            return client.delete_async(self._path)
+
         try:
-            self._session.call("give a claim back", lambda c: c.delete_async(self._path))
+            self._session.call_once("give a claim back", ask)
         except NoNodeError:
             pass
         except FilestreamError as error:

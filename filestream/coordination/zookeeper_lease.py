@@ -5,8 +5,9 @@ time would cost more than the sync, and would stop every writer while ZooKeeper 
 answer is kept, under a lease that both sides honour:
 
 * The holder registers an ephemeral node before it asks, and believes an answer for ``lease_s`` from
-  the moment it *asked* (its own monotonic clock; a process that was stopped sees the lease over when
-  it wakes). After that it must ask again, and if nobody answers it knows nothing.
+  the moment it *asked* (its own clock, which counts while the machine sleeps; a process that was
+  stopped sees the lease over when it wakes). After that it must ask again, and if nobody answers it
+  knows nothing.
 * Whoever changed the document (a truncation) waits until every holder that was registered has
   written the new version into its node, or is gone, or ``lease_s`` has passed. Then no process can
   be told the old version any more.
@@ -26,7 +27,7 @@ from typing import Final
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
 from filestream.coordination.zookeeper_session import ZooKeeperSession
-from filestream.errors import FilestreamError
+from filestream.errors import FilestreamError, UnavailableError
 
 __all__ = ["Leases"]
 
@@ -94,7 +95,7 @@ class Leases:
             UnavailableError: the lease is over and ZooKeeper does not answer.
         """
         held = self._held.get(path)
-        now_s = time.monotonic()
+        now_s = _now_s()
         if held is not None:
             held.wanted_s = now_s
             if held.epoch == self._session.epoch and now_s - held.asked_s <= self.lease_s:
@@ -103,13 +104,13 @@ class Leases:
 
     def settle(self, path: str, version: int) -> None:
         """Return when no process holds an answer below ``version`` any more."""
-        until_s = time.monotonic() + self._session.timeout_s
+        until_s = _now_s() + self._session.timeout_s
         with self._wake:
             held = self._held.get(path)
         if held is not None:
             self._renew(held)
         folder = _folder(path)
-        while time.monotonic() < until_s:
+        while _now_s() < until_s:
             if not self._stragglers(folder, version):
                 return
             with self._wake:
@@ -136,7 +137,7 @@ class Leases:
             held = self._held.get(path)
             if held is None:
                 held = self._held[path] = _Held(path)
-            held.wanted_s = time.monotonic()
+            held.wanted_s = _now_s()
         self._renew(held)
         self._begin_thread()
         return held.version
@@ -147,7 +148,7 @@ class Leases:
             epoch = self._session.epoch
             if held.epoch != epoch:
                 self._register(held)
-            asked_s = time.monotonic()
+            asked_s = _now_s()
             version = self._version_of(held.path, self._changed)
             if version != held.version or held.epoch != epoch:
                 # Believed first, said then: once it is said, nobody here may answer the old one.
@@ -163,10 +164,15 @@ class Leases:
         held.node = f"{_folder(held.path)}/{name}"
         # Done twice after a lost answer, it is there already, and ours.
         with contextlib.suppress(NodeExistsError):
-            self._session.call(
-                "register a lease",
-                lambda c: c.create_async(held.node, b"", ephemeral=True, makepath=True),
-            )
+            try:
+                self._session.call(
+                    "register a lease",
+                    lambda c: c.create_async(held.node, b"", ephemeral=True, makepath=True),
+                )
+            except NoNodeError as error:
+                raise UnavailableError(
+                    f"the stream is being deleted in ZooKeeper. path={held.path}"
+                ) from error
 
     def _say(self, held: _Held, version: int) -> None:
         try:
@@ -217,7 +223,7 @@ class Leases:
     def _forget_idle(self) -> None:
         """Let go of what nobody asks about."""
         with self._renewing:
-            idle_s = time.monotonic() - _IDLE_LEASES * self.lease_s
+            idle_s = _now_s() - _IDLE_LEASES * self.lease_s
             with self._wake:
                 idle = [held for held in self._held.values() if held.wanted_s < idle_s]
                 for held in idle:
@@ -230,6 +236,13 @@ class Leases:
             self._session.call("end a lease", lambda c: c.delete_async(held.node))
         except (FilestreamError, KazooException) as error:
             logger.debug("a lease was not ended: %s %s", held.path, error)
+
+
+def _now_s() -> float:
+    """A clock that also counts while the machine sleeps, where there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _folder(path: str) -> str:

@@ -21,11 +21,15 @@ from urllib.parse import parse_qsl, urlsplit
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     AuthFailedError,
+    BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
     InvalidACLError,
     KazooException,
     NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
     OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
@@ -58,6 +62,7 @@ _PASSING: Final = (
     KazooTimeoutError,
 )
 _REFUSED: Final = (NoAuthError, AuthFailedError, InvalidACLError)
+_ANSWERS: Final = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError)
 # The answer of a call that may have been carried out, and may not.
 UNKNOWN: Final = object()
 
@@ -118,7 +123,8 @@ class ZooKeeperAddress:
             raise InvalidRequestError(f"no address of ZooKeeper: {text!r:.200}; {form}.")
         for host in parts.netloc.split(","):
             name, _, port = host.rpartition(":")
-            if not (name and port.isdigit()) and (not host or ":" in host):
+            is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+            if not (name and is_port) and (not host or ":" in host):
                 raise InvalidRequestError(f"no host and port: {host!r:.100}; {form}.")
         timeout_s = parse_duration_ms(timeout) / 1000 if timeout else _TIMEOUT_S
         if not 0.5 <= timeout_s <= 600:
@@ -149,6 +155,8 @@ class ZooKeeperSession:
     def __init__(self, address: ZooKeeperAddress) -> None:
         self.address = address
         self.epoch = 0
+        # Paths of claims that somebody in this process holds.
+        self.held: set[str] = set()
         self._process = os.getpid()
         self._is_closing = False
         self._starting = threading.Lock()
@@ -229,6 +237,8 @@ class ZooKeeperSession:
                 self._wait_until_connected(what, until_s, error)
             except _REFUSED as error:
                 raise self._refusal(what) from error
+            except KazooException as error:
+                raise self._translated(what, error) from error
 
     def call_once(self, what: str, ask: Callable[[KazooClient], Any]) -> Any:
         """Ask once, for what must not be done twice; ``UNKNOWN`` when the answer was lost.
@@ -251,6 +261,8 @@ class ZooKeeperSession:
             return UNKNOWN
         except _REFUSED as error:
             raise self._refusal(what) from error
+        except KazooException as error:
+            raise self._translated(what, error) from error
 
     def close(self) -> None:
         """End the session, and with it every claim; may be called twice."""
@@ -309,6 +321,16 @@ class ZooKeeperSession:
             self._changed.notify_all()
         for tell in list(self._listeners):
             tell()
+
+    def _translated(self, what: str, error: KazooException) -> Exception:
+        """The server's answers to a question come out as they are; anything else is ours to say."""
+        if isinstance(error, _ANSWERS):
+            answer: Exception = error
+            return answer
+        return UnavailableError(
+            f"ZooKeeper failed: cannot {what}: {type(error).__name__} {error}. "
+            f"hosts={self.address.hosts}"
+        )
 
     def _refusal(self, what: str) -> FilestreamError:
         return UnavailableError(

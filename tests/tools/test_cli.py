@@ -394,7 +394,8 @@ def test_groups(run, tmp_path):
         "group": "bills", "lag_events_before": 5, "lag_events": 60, "dry_run": False,
     }  # fmt: skip
     run("group", "reset", "s", "bills", "--to-file", "-", "--yes", data=dump)
-    run("group", "reset", "s", "bills", "--to-file", "-", "--yes", data=b"no", code=2)
+    for bad in (b"no", b"\xff\xfe"):
+        run("group", "reset", "s", "bills", "--to-file", "-", "--yes", data=bad, code=2)
     run("group", "reset", "s", "bills", "start", "--to-group", "x", "--yes", code=2)
     offset = json.loads(run("cat", "s", "--json", "-c", "1").stdout)["offset"]
     run("group", "skip", "s", "bills", offset, "--yes")
@@ -402,7 +403,13 @@ def test_groups(run, tmp_path):
     assert b"skipped" in run("group", "show", "s", "bills").stdout
     changed = run("group", "reconfigure", "s", "bills", "-n", "3", "-s", "hash", "-k", "user")
     assert changed.stdout == b"bills: hash, instances 3\n"
-    run("group", "reconfigure", "s", "bills", "-n", "many", code=2)
+    for bad in ("many", "\u00b2", "0", "1000000"):
+        run("group", "reconfigure", "s", "bills", "-n", bad, code=2)
+    made = run("group", "create", "s", "late", "--from", "-3", "-n", "2", "--json")
+    assert json.loads(made.stdout)["lag_events"] == 3
+    run("group", "create", "s", "late", code=5)
+    assert b"would remove late" in run("group", "rm", "s", "late", "--dry-run").stdout
+    run("group", "rm", "s", "late", "--yes", "--json")
     for words in (
         ("show", "s", "nobody"),
         ("dump", "s", "nobody"),
@@ -446,6 +453,7 @@ def test_retention_runs_until_it_is_interrupted(run, tmp_path):
 
 
 def test_a_bad_address_of_zookeeper_is_a_usage_error(run):
-    for address in ("zk://", "zk://user:secret@h:2181", "etcd:///x", "zk://h?x=y"):
-        done = run("create", "s", "-c", address, code=1 if address.startswith("etcd") else 2)
+    addresses = ("zk://", "zk://u:secret@h:1", "etcd:///x", "zk://h?x=y", "", "zk://h:99999")
+    for address in addresses:
+        done = run("create", "s", "-c", address, code=2)
         assert b"secret" not in done.stderr

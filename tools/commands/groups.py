@@ -27,8 +27,42 @@ force_option = click.option(
 def group() -> None:
     """Look at groups of consumers, and set them right.
 
-    A group stands where its state says, whether anybody works for it or not.
+    A group comes to be by `group create`, or when a program first opens a consumer of that name. It
+    stands where its state says, whether anybody works for it or not.
     """
+
+
+@group.command()
+@click.argument("url")
+@click.argument("name", metavar="GROUP")
+@click.option("--from", "start", default="start", help="Where to begin: start, end, @-1h, ...")
+@click.option("-n", "--instances", help="How many, or auto; 1 when not given.")
+@click.option("-s", "--strategy", type=click.Choice(["fifo", "round_robin", "hash"]))
+@click.option("-k", "--key-header", help="For hash: the header to divide by.")
+@json_option
+def create(
+    url: str,
+    name: str,
+    start: str,
+    instances: str | None,
+    strategy: Strategy | None,
+    key_header: str | None,
+    as_json_: bool,
+) -> None:
+    """Create a group before anybody works for it."""
+    stream = streams.open(url)
+    made = stream.create_group(
+        name,
+        start=start,
+        instances=_instances(instances),
+        strategy=strategy,
+        key_header=key_header,
+    )
+    lag = made.lag()
+    if as_json_:
+        as_json({"group": name, **_division(made.state()), "lag_events": lag.events})
+    else:
+        click.echo(f"created {name} with a lag of {lag.events:,} events")
 
 
 @group.command()
@@ -38,6 +72,7 @@ def ls(url: str, as_json_: bool) -> None:
     """List the groups of a stream with what they have not processed."""
     stream = streams.open(url)
     names = stream.groups()
+    damage: FilestreamError | None = None
     width = max(map(len, names), default=0)
     for name in names:
         one = stream.group(name)
@@ -45,6 +80,7 @@ def ls(url: str, as_json_: bool) -> None:
             facts = _facts(one, one.state(), one.lag())
         except FilestreamError as error:
             # One that is damaged must not hide the others.
+            damage = damage or error
             if as_json_:
                 as_json({"group": name, "error": str(error)})
             else:
@@ -60,6 +96,8 @@ def ls(url: str, as_json_: bool) -> None:
             )
     if not names:
         click.echo("no groups", err=True)
+    if damage is not None:
+        raise damage
 
 
 @group.command()
@@ -126,7 +164,9 @@ def reset(
     dry_run: bool,
     as_json_: bool,
 ) -> None:
-    """Let a group go on from somewhere else; its claims and dead letters are forgotten.
+    """Let a group go on from somewhere else.
+
+    Its claims and dead letters are forgotten.
 
     POSITION is start, end, -100, @2026-11-20T10:00Z, @-10m, or an offset.
     """
@@ -134,7 +174,8 @@ def reset(
     state = None
     if to_file is not None:
         from_stdin = str(to_file) == "-"
-        state = sys.stdin.read() if from_stdin else to_file.read_text(errors="replace")
+        raw = sys.stdin.buffer.read() if from_stdin else to_file.read_bytes()
+        state = raw.decode(errors="replace")
     options: dict[str, Any] = {"group": to_group, "dump": state, "force": force}
     plan = one.reset(position, dry_run=True, **options)
     before = "unknown" if plan.before is None else f"{plan.before.events:,}"
@@ -161,14 +202,20 @@ def reset(
 @click.argument("name", metavar="GROUP")
 @click.argument("offset")
 @yes_option
-def skip(url: str, name: str, offset: str, yes: bool) -> None:
-    """Never hand an event out again; it stands among the dead letters then."""
+@click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
+@json_option
+def skip(url: str, name: str, offset: str, yes: bool, dry_run: bool, as_json_: bool) -> None:
+    """Give an event up: it stands among the dead letters then."""
     one = streams.open(url).group(name)
     one.state()
     Offset.parse(offset)
-    confirm(f"This gives {offset} up for group {name}.", yes=yes)
-    one.skip(offset)
-    click.echo(f"given up: {offset}")
+    if not dry_run:
+        confirm(f"This gives {offset} up for group {name}.", yes=yes)
+        one.skip(offset)
+    if as_json_:
+        as_json({"group": name, "offset": offset, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would give' if dry_run else 'gave'} up {offset}")
 
 
 @group.command()
@@ -186,20 +233,15 @@ def reconfigure(
     key_header: str | None,
     as_json_: bool,
 ) -> None:
-    """Divide a group among more, fewer or other instances, also while it works.
+    """Divide a group in another way, also while it works.
 
     Nothing is lost and nothing comes twice; members that asked for another division are told to be
     opened anew.
     """
     one = streams.open(url).group(name)
-    count: int | str | None = instances
-    if instances is not None and instances != "auto":
-        if not instances.isdigit():
-            raise InvalidRequestError(
-                f"instances must be a number or auto. instances={instances!r}"
-            )
-        count = int(instances)
-    state = one.reconfigure(instances=count, strategy=strategy, key_header=key_header)
+    state = one.reconfigure(
+        instances=_instances(instances), strategy=strategy, key_header=key_header
+    )
     if as_json_:
         as_json({"group": name, **_division(state)})
     else:
@@ -220,16 +262,22 @@ def dump(url: str, name: str) -> None:
 @click.argument("name", metavar="GROUP")
 @force_option
 @yes_option
-def rm(url: str, name: str, force: bool, yes: bool) -> None:
+@click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
+@json_option
+def rm(url: str, name: str, force: bool, yes: bool, dry_run: bool, as_json_: bool) -> None:
     """Forget a group; the events stay."""
     stream = streams.open(url)
     one = stream.group(name)
     if name not in stream.groups():
         one.state()  # Says so. A damaged one may be removed.
-    one.refuse_living(force=force)
-    confirm(f"This forgets how far group {name} has come.", yes=yes)
-    one.remove(force=force)
-    click.echo(f"removed {name}")
+    if not dry_run:
+        one.refuse_living(force=force)
+        confirm(f"This forgets how far group {name} has come.", yes=yes)
+        one.remove(force=force)
+    if as_json_:
+        as_json({"group": name, "dry_run": dry_run})
+    else:
+        click.echo(f"{'would remove' if dry_run else 'removed'} {name}")
 
 
 @click.command()
@@ -262,6 +310,14 @@ def watch(
                 f"{format_timestamp(growth.timestamp_ms)}  grown {format_size(growth.grown_bytes)}  "
                 f"size {format_size(growth.size_bytes)}"
             )
+
+
+def _instances(text: str | None) -> int | str | None:
+    if text is None or text == "auto":
+        return text
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequestError(f"instances must be a number or auto. instances={text!r:.50}")
+    return int(text)
 
 
 def _division(state: GroupState) -> dict[str, Any]:

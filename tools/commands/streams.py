@@ -239,6 +239,7 @@ def run(url: str, every: str, as_json_: bool) -> None:
         if not janitor.is_elected:
             click.echo(f"another process looks after {stream.url}: standing by", err=True)
         janitor.run()
+    streams.open(url)  # Says so when it ended because the stream is gone.
 
 
 @retention.command()
