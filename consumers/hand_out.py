@@ -96,6 +96,7 @@ class HandOut:
         Raises:
             FencedError: it is not ours any more; nothing was committed.
         """
+        self._membership.check_process()
         if self.is_empty and not self._read_to:
             return
         self._check_generation()

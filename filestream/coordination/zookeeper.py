@@ -226,7 +226,7 @@ class _ZooKeeperClaim(Lock):
         self._path = path
         self._epoch = epoch
         self._is_closed = False
-        session.held.add(path)
+        session.held[path] = self
 
     @property
     def is_held(self) -> bool:
@@ -236,7 +236,8 @@ class _ZooKeeperClaim(Lock):
         if self._is_closed:
             return
         self._is_closed = True
-        self._session.held.discard(self._path)
+        if self._session.held.get(self._path) is self:
+            del self._session.held[self._path]
         if not self._session.is_ours(self._epoch):
             return
 

@@ -155,8 +155,8 @@ class ZooKeeperSession:
     def __init__(self, address: ZooKeeperAddress) -> None:
         self.address = address
         self.epoch = 0
-        # Paths of claims that somebody in this process holds.
-        self.held: set[str] = set()
+        # Claims by path, as far as somebody in this process holds them.
+        self.held: dict[str, object] = {}
         self._process = os.getpid()
         self._is_closing = False
         self._starting = threading.Lock()

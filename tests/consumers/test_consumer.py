@@ -1,17 +1,21 @@
 """What members of a group see, on both property stores."""
 
 import asyncio
+import contextlib
 import itertools
 import json
+import os
 import random
 import sqlite3
 import threading
+from pathlib import Path
 
 import pytest
 
 import filestream
 from filestream.clock import ManualClock
 from filestream.consumers.assignment import lane_of, splitmix64
+from filestream.consumers.lag import Lag
 from filestream.consumers.sqlite import SqlitePositions
 from filestream.errors import (
     ConflictError,
@@ -19,8 +23,10 @@ from filestream.errors import (
     FencedError,
     InvalidRequestError,
     NotFoundError,
+    UnavailableError,
     UnsupportedVersionError,
 )
+from filestream.storage.local import LocalStorage
 
 _numbers = itertools.count()
 
@@ -346,6 +352,160 @@ class TestDivided:
         assert sorted(counts) == [0, 0, 10]
 
 
+class TestNothingIsPassedOver:
+    """Whatever happens between reading and committing."""
+
+    OPTIONS = (
+        {},
+        {"max_deliver": 5},
+        {"instances": 2},
+        {"instances": "auto"},
+        {"instances": "auto", "strategy": "hash", "key_header": "key"},
+    )
+
+    @pytest.mark.parametrize("options", OPTIONS)
+    @pytest.mark.parametrize("count", [1, 3, 1000])
+    def test_late_events_in_a_later_file(self, local, options, count):
+        """A place is one for all files of a writer, so they are read one behind the other."""
+        with local.writer() as writer:
+            for second in range(5):
+                writer.append(b"%d" % second, timestamp_ms=1_401_408_010_000 + 1000 * second)
+            for second in range(5):
+                writer.append(b"%d" % (10 + second), timestamp_ms=1_401_408_000_000 + second)
+        found = []
+        for _ in range(12):
+            with local.consumer("g", **options) as consumer:
+                found += numbers(consumer.fetch(count, 0))
+                consumer.commit()
+
+        assert sorted(found) == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+
+    @pytest.mark.parametrize("options", OPTIONS)
+    @pytest.mark.parametrize("reads", range(12))
+    def test_a_read_that_fails(self, local, monkeypatch, options, reads):
+        fill(local, 30)
+        with local.writer("other") as writer:
+            writer.append_many([b"%d" % n for n in range(30, 60)])
+        real = LocalStorage.read
+        left = [reads]
+
+        def read(storage, key, position, size):
+            if key.endswith(".dat"):
+                left[0] -= 1
+                if left[0] == -1:
+                    raise UnavailableError("the disk failed, by order of the test")
+            return real(storage, key, position, size)
+
+        monkeypatch.setattr(LocalStorage, "read", read)
+        found = []
+        with local.consumer("g", **options) as consumer:
+            for _ in range(20):
+                try:
+                    found += numbers(consumer.fetch(7, 0))
+                    consumer.commit()
+                except UnavailableError:
+                    consumer.rollback()
+
+        assert sorted(found) == list(range(60))
+
+    def test_damage_is_said_each_time_and_not_passed(self, local):
+        fill(local, 2000)
+        (path,) = Path(local.url.removeprefix("file://")).rglob("*.dat")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        with local.consumer("g") as consumer:
+            for _ in range(3):
+                with pytest.raises(CorruptDataError):
+                    consumer.fetch(100_000, 0)
+                consumer.commit()
+        assert local.group("g").state().layer.high() == {}
+
+    def test_claims_and_events_without_a_claim_are_committed_together(self, local):
+        fill(local, 10)
+        gone = local.consumer("g", instances=2, instance=1)
+        gone.fetch(3)
+        gone.close()
+        with local.consumer("g", instances=1) as consumer:
+            assert numbers(consumer.fetch(5)) == [0, 1, 2]
+            assert numbers(consumer.fetch(5)) == [3, 4, 5, 6, 7]
+            consumer.commit()
+            assert numbers(consumer.fetch(5)) == [8, 9]
+        with local.consumer("g") as consumer:
+            assert numbers(consumer.fetch(9)) == [8, 9]
+
+    def test_a_commit_that_failed_rolls_the_transaction_back(self, local, monkeypatch):
+        fill(local, 4)
+        with local.consumer("g") as consumer:
+            real = type(consumer._hand_out).commit
+
+            def fail(hand_out):
+                monkeypatch.setattr(type(consumer._hand_out), "commit", real)
+                raise UnavailableError("the store failed, by order of the test")
+
+            monkeypatch.setattr(type(consumer._hand_out), "commit", fail)
+            with pytest.raises(UnavailableError), consumer.transaction(2):
+                pass
+            assert numbers(consumer.fetch(9)) == [0, 1, 2, 3]
+
+    def test_a_cancelled_fetch_takes_nothing(self, stream):
+        async def work():
+            found = []
+            with stream.consumer("g") as consumer:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.fetch_async(timeout="60s"), 0.2)
+                fill(stream, 3)
+                found += numbers(await consumer.fetch_async(timeout="30s"))
+                # With something in hand, all of it goes back, and the commit says so.
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.fetch_async(timeout="60s"), 0.2)
+                with pytest.raises(FencedError, match="cancelled"):
+                    await consumer.commit_async()
+                again = numbers(await consumer.fetch_async())
+                await consumer.commit_async()
+                assert again == found
+            return found
+
+        assert asyncio.run(work()) == [0, 1, 2]
+
+    def test_a_forked_child_is_refused_and_holds_nothing(self, local):
+        fill(local, 3)
+        consumer = local.consumer("g")
+        assert numbers(consumer.fetch(1)) == [0]
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                for action in (consumer.fetch, consumer.commit):
+                    with pytest.raises(FencedError, match="parent"):
+                        action()
+                code = 0
+                os.close(writer)
+                os.read(reader, 1)
+            finally:
+                os._exit(code)
+        os.close(reader)
+        consumer.commit()
+        consumer.close()
+        # The child lives, and does not keep the slot.
+        with local.consumer("g") as again:
+            assert numbers(again.fetch()) == [1, 2]
+        os.close(writer)
+        assert os.waitpid(child, 0)[1] == 0
+
+    def test_two_threads_at_once_are_refused(self, local):
+        with local.consumer("g") as consumer:
+            thread = threading.Thread(target=consumer.fetch, args=(1, "20s"))
+            thread.start()
+            while not consumer._busy.locked():
+                pass
+            with pytest.raises(InvalidRequestError, match="two threads"):
+                consumer.fetch(1, 0)
+            fill(local, 1)
+            thread.join()
+
+
 class TestReconfiguration:
     def test_processed_stays_processed_and_nothing_is_left_unread(self, stream):
         fill(stream, 60, key=lambda n: f"{n}")
@@ -429,6 +589,60 @@ class TestReconfiguration:
                 two.commit()
             two._hand_out.forget_reader()
             two._is_closed = True
+
+    def test_lanes_without_events_do_not_pile_up_layers(self, local):
+        clock = local._clock
+        standing = [
+            local.consumer("g", instances="auto", strategy="hash", key_header="key")
+            for _ in range(2)
+        ]
+        for _ in range(40):
+            with local.consumer("g") as guest:
+                fill(local, 3, key=lambda n: "the same")
+                for member in (*standing, guest):
+                    clock.advance(2)
+                    member.fetch(timeout=0)
+                    member.commit()
+        assert len(local.group("g").state().layers) < 6
+        for member in standing:
+            member.close()
+
+    def test_a_consumer_that_is_refused_changes_nothing(self, local):
+        fill(local, 4)
+        with local.consumer("g") as consumer:
+            consumer.fetch(2)
+            for options in (
+                {"instances": 4},
+                {"instances": 2, "instance": 7},
+                {"instances": "auto", "instance": 0},
+            ):
+                with pytest.raises((ConflictError, InvalidRequestError)):
+                    local.consumer("g", **options)
+            consumer.commit()
+            assert local.group("g").state().instances == 1
+        for options in ({"instances": 2, "instance": 5}, {"start": "zzz"}, {"instances": 999}):
+            with pytest.raises(InvalidRequestError):
+                local.consumer("new", **options)
+        assert local.groups() == ["g"]
+
+    def test_a_group_of_a_removed_name_shares_nothing_with_it(self, local):
+        """Not even the count of its versions: a member of the old one must not pass for a new one."""
+        fill(local, 6)
+        old = local.consumer("g")
+        old.fetch(1)
+        old.commit()
+        local.group("g").remove(force=True)
+        with pytest.raises(NotFoundError):
+            local.group("g").state()
+        with local.consumer("g", takeover=True) as new:
+            assert numbers(new.fetch(1)) == [0]
+            new.commit()
+            for action in (lambda: old.fetch(5, 0), old.commit):
+                with contextlib.suppress(FencedError):
+                    action()
+            assert numbers(new.fetch(9)) == [1, 2, 3, 4, 5]
+            new.commit()
+        old.close()
 
 
 class TestTruncation:
@@ -596,6 +810,54 @@ class TestDeadLetters:
         assert stream.group("g").lag().events == 0
         assert [letter.reason for letter in stream.group("g").state().dead] == ["skipped"]
 
+    def test_a_disk_that_fails_is_no_delivery(self, local, monkeypatch):
+        fill(local, 3)
+        real = LocalStorage.read
+        with local.consumer("g", max_deliver=3) as consumer:
+            consumer.fetch()
+            consumer.rollback()
+
+            def read(storage, key, position, size):
+                if key.endswith(".dat"):
+                    raise UnavailableError("the disk failed, by order of the test")
+                return real(storage, key, position, size)
+
+            monkeypatch.setattr(LocalStorage, "read", read)
+            for _ in range(5):
+                with pytest.raises(UnavailableError):
+                    consumer.fetch()
+            monkeypatch.setattr(LocalStorage, "read", real)
+            assert numbers(consumer.fetch()) == [0, 1, 2]
+            assert local.group("g").state().dead == ()
+
+    def test_one_fault_in_thirty_costs_one_event(self, local):
+        fill(local, 30)
+        done = []
+        with local.consumer("g", max_deliver=2) as consumer:
+            for _ in range(100):
+                batch = consumer.fetch(30, 0)
+                if 17 in numbers(batch):
+                    consumer.rollback()
+                else:
+                    done += numbers(batch)
+                    consumer.commit()
+
+        assert sorted(done) == [n for n in range(30) if n != 17]
+        assert len(local.group("g").state().dead) == 1
+
+    @pytest.mark.parametrize("options", TestNothingIsPassedOver.OPTIONS)
+    def test_a_skipped_event_is_no_lag(self, local, options):
+        fill(local, 3)
+        offsets = [event.offset for event in local.read()]
+        local.consumer("g", **options).close()
+        for offset in offsets[1:]:
+            local.group("g").skip(offset)
+        assert local.group("g").lag().events == 1
+        with local.consumer("g") as consumer:
+            assert numbers(consumer.fetch(timeout=0)) == [0]
+            consumer.commit()
+        assert local.group("g").lag() == Lag()
+
 
 class TestSize:
     @pytest.mark.parametrize(
@@ -683,6 +945,47 @@ class TestPositionsOfTheUser:
         for database in (one, two):
             database.close()
 
+    def test_the_group_and_the_database_agree_on_whose_positions_count(self, local, tmp_path):
+        fill(local, 10)
+        database = sqlite3.connect(tmp_path / "results.db")
+        positions = SqlitePositions(database)
+        with local.consumer("g", positions=positions) as consumer, database:
+            consumer.fetch(4)
+            consumer.commit()
+        # Right after the end, also from outside.
+        assert local.group("g").lag().events == 6
+        with pytest.raises(InvalidRequestError, match="positions="):
+            local.consumer("g")
+        with pytest.raises(InvalidRequestError, match="divided"):
+            local.group("g").reconfigure(instances=3)
+        with pytest.raises(InvalidRequestError):
+            local.consumer("g", instances=2, strategy="hash", key_header="k", positions=positions)
+
+        local.group("g").reset("-9")
+        with local.consumer("g", positions=positions) as consumer, database:
+            assert numbers(consumer.fetch(2)) == [1, 2]
+            consumer.commit()
+        local.group("g").remove()
+        with local.consumer("g", positions=positions) as consumer:
+            assert numbers(consumer.fetch(2)) == [0, 1]
+        database.close()
+
+    def test_a_connection_without_transactions_is_refused(self, tmp_path):
+        database = sqlite3.connect(tmp_path / "results.db", isolation_level=None)
+        with pytest.raises(InvalidRequestError, match="isolation_level"):
+            SqlitePositions(database)
+        database.close()
+
+    def test_a_transaction_of_the_user_stays_open(self, tmp_path):
+        database = sqlite3.connect(tmp_path / "results.db")
+        database.execute("create table results (number integer)")
+        database.commit()
+        database.execute("insert into results values (1)")
+        SqlitePositions(database)
+        database.rollback()
+        assert database.execute("select count(*) from results").fetchone() == (0,)
+        database.close()
+
     def test_groups_with_claims_are_refused(self, local, tmp_path):
         database = sqlite3.connect(tmp_path / "results.db")
         positions = SqlitePositions(database)
@@ -707,7 +1010,10 @@ class TestBadInput:
             {"strategy": "hash"},
             {"key_header": "key"},
             {"strategy": "fifo", "key_header": "key"},
-            {"max_deliver": 0},
+            {"max_deliver": 1},
+            {"max_deliver": "3"},
+            {"instance": 0.0},
+            {"instance": "0"},
             {"instances": "auto", "instance": 0},
         ):
             with pytest.raises(InvalidRequestError):
@@ -716,7 +1022,7 @@ class TestBadInput:
             with pytest.raises(InvalidRequestError):
                 local.consumer(name)
         with local.consumer("g") as consumer:
-            for count in (0, -1, True, 10**9):
+            for count in (0, -1, True, 10**9, "5", None, 1.5):
                 with pytest.raises(InvalidRequestError):
                     consumer.fetch(count)
 
@@ -914,6 +1220,28 @@ class TestLag:
             two.fetch(20)
             two.commit()
             assert local.group("f").lag().events == 80
+
+    def test_of_a_stream_without_counts(self, tmp_path):
+        stream = filestream.create(tmp_path / "e2", format="E2")
+        fill(stream, 30)
+        with stream.consumer("g") as consumer:
+            consumer.fetch(12)
+            consumer.commit()
+        assert stream.group("g").lag().events == 18
+
+    def test_what_has_expired_is_no_lag(self, tmp_path):
+        clock = ManualClock()
+        stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s")
+        fill(stream, 100)
+        with stream.consumer("g") as consumer:
+            consumer.fetch(10)
+        clock.advance(5)
+        fill(stream, 7)
+        assert stream.group("g").lag().events == 107
+        clock.advance(6)
+        assert stream.group("g").lag().events == 7
+        clock.advance(6)
+        assert stream.group("g").lag() == Lag()
 
     def test_over_sealed_and_open_segments(self, local):
         with local.writer() as writer, local.consumer("g") as consumer:

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
 
 import filestream
 from filestream.clock import ManualClock
-from filestream.errors import ConflictError, FencedError, InvalidRequestError
+from filestream.errors import ConflictError, FencedError, InvalidRequestError, UnavailableError
+from filestream.storage.memory import MemoryStorage
 
 strategies = st.sampled_from(["fifo", "round_robin", "hash"])
 
@@ -70,12 +71,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.hands |= {member: [] for member in members}
         return multiple(*members)
 
-    @rule(writer=st.integers(0, 1), count=st.integers(1, 7))
-    def append(self, writer, count):
+    @rule(
+        writer=st.integers(0, 1), count=st.integers(1, 7), late_s=st.sampled_from([0, 0, 5, 90_000])
+    )
+    def append(self, writer, count, late_s=0):
+        """Also events from before, which go into later files."""
         for _ in range(count):
             number = len(self.appended)
             body = f"{self.generation}:{number}".encode()
-            self.writers[writer].append(body, {"key": f"k{number % 5}"})
+            stamp = self.clock.now_ms() - 1000 * late_s if late_s else None
+            self.writers[writer].append(body, {"key": f"k{number % 5}"}, stamp)
             self.appended.append((self.generation, body))
 
     @rule(writer=st.integers(0, 1))
@@ -119,6 +124,29 @@ class GroupMachine(RuleBasedStateMachine):
     def work(self, consumer, count):
         self.fetch(consumer, count)
         self.commit(consumer)
+
+    @rule(consumer=consumers, count=st.integers(1, 9), reads=st.integers(0, 12))
+    def fetch_from_a_bad_disk(self, consumer, count, reads):
+        """A read of an event file fails: the fetch does too, or not; nothing is passed over."""
+        if consumer._is_closed:
+            return
+        left = [reads]
+        real = MemoryStorage.read
+
+        def read(storage, key, position, size):
+            if key.endswith(".dat"):
+                left[0] -= 1
+                if left[0] == -1:
+                    raise UnavailableError("the disk failed, by order of the test")
+            return real(storage, key, position, size)
+
+        MemoryStorage.read = read
+        try:
+            self.fetch(consumer, count)
+        except UnavailableError:
+            pass
+        finally:
+            MemoryStorage.read = real
 
     @rule(count=st.integers(1, 4))
     def everybody_works(self, count):

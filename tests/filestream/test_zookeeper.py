@@ -139,6 +139,40 @@ class TestStore:
         store.claim("writers/a").close()
         claim.close()  # Not ours any more: nothing happens.
 
+    def test_a_claim_that_is_closed_too_late_is_not_another_s(self, store, monkeypatch):
+        """The session died, another holds the name, and we did not know when we began to close."""
+        mine = store.claim("writers/a")
+        expire(store._session)
+        wait_for(lambda: not mine.is_held)
+        other = store.claim("writers/a")
+        real = type(store._session).is_ours
+        answers = iter([True])  # Before we heard of it; and then the truth.
+        monkeypatch.setattr(
+            type(store._session),
+            "is_ours",
+            lambda session, epoch: next(answers, None) or real(session, epoch),
+        )
+        mine.close()
+
+        assert list(store.holders("writers")) == ["writers/a"]
+        other.close()
+        assert list(store.holders("writers")) == []
+
+    def test_a_claim_whose_answer_was_lost_is_ours(self, store, monkeypatch):
+        real = store._session._answer
+
+        def answer(ask, until_s):
+            real(ask, until_s)
+            monkeypatch.setattr(store._session, "_answer", real)
+            raise ConnectionLoss
+
+        monkeypatch.setattr(store._session, "_answer", answer)
+        with store.claim("writers/a") as claim:
+            assert claim.is_held
+            with pytest.raises(ConflictError):
+                store.claim("writers/a")
+        store.claim("writers/a").close()
+
     def test_a_watch_survives_its_session(self, store):
         store.compare_and_set("name", b"0", version=0)
         told = []
@@ -288,6 +322,16 @@ class TestStream:
 
         bodies = [event.body for event in stream.read()]
         assert bodies.count(b"later") == bodies.count(b"other") == bodies.count(b"before") == 1
+
+    def test_an_append_is_not_acknowledged_when_a_later_file_of_the_name_exists(self, stream):
+        """Made by a process that held the id before, was stopped, and woke: readers go on to it."""
+        with stream.writer() as writer:
+            offset = writer.append(b"before")
+            path = Path(stream.url[7:]) / f"{offset.segment_path[:-6]}000001.dat"
+            path.write_bytes(b"")
+
+            with pytest.raises(UnavailableError, match="may be in the stream"):
+                writer.append(b"unknown")
 
     def test_a_forked_child_opens_its_own(self, stream):
         with stream.writer() as writer:

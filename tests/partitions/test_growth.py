@@ -79,6 +79,18 @@ class TestGrowth:
         assert told.generation == 2
         assert told.size_bytes < 3500
 
+    def test_what_expires_hides_nothing_that_grows(self, tmp_path, clock):
+        stream = filestream.create(tmp_path / "e", clock=clock, partition_duration="1s", ttl="5s")
+        watch = stream.watch_size(3000, timeout=0)
+        with stream.writer() as writer:
+            writer.append(bytes(10_000))
+            assert next(watch).grown_bytes > 10_000
+            clock.advance(60)
+            stream.apply_retention()
+            assert next(watch, None) is None
+            writer.append(bytes(3000))
+            assert 3000 < next(watch).grown_bytes < 4000
+
     def test_bad_input(self, stream):
         for threshold in (0, -1, "x", "1XB"):
             with pytest.raises(InvalidRequestError):
@@ -139,6 +151,18 @@ class TestJanitor:
                 assert time.monotonic() < until_s
                 time.sleep(0.05)  # noqa: TID251 - waits for another thread
         assert "filestream-janitor" not in [thread.name for thread in threading.enumerate()]
+
+    def test_one_whose_listener_fails_goes_on_and_gives_way_at_its_end(self, stream):
+        def fail(removed):
+            raise ValueError("the listener failed, by order of the test")
+
+        janitor = stream.janitor(every="100ms", tell=fail)
+        assert janitor._round()
+        assert janitor.is_elected
+        janitor.close()
+        with stream.janitor() as other:
+            other.work()
+            assert other.is_elected
 
     def test_it_ends_with_its_stream(self, stream):
         """Behaviour 44: deleting in between is no failure."""
