@@ -8,7 +8,8 @@ from filestream.clock import Clock
 from filestream.consumers.assignment import Strategy
 from filestream.consumers.group import GroupDocument, check_instances, new_state
 from filestream.consumers.lag import Lag, measure_lag
-from filestream.consumers.state import DeadLetter, GroupState, Places
+from filestream.consumers.layers import DeadLetter, Places
+from filestream.consumers.state import GroupState
 from filestream.consumers.state_document import decode_state, encode_state
 from filestream.errors import (
     ConflictError,

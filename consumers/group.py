@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from filestream.consumers.assignment import LANES_MAX, Strategy, check_strategy
-from filestream.consumers.state import GroupState, Layer, Places
+from filestream.consumers.layers import Layer, Places
+from filestream.consumers.state import GroupState
 from filestream.consumers.state_document import decode_state, encode_removal, encode_state
 from filestream.coordination.base import Document, PropertyStore
 from filestream.errors import (

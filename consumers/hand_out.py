@@ -13,18 +13,12 @@ from typing import Final
 from filestream.clock import Clock
 from filestream.consumers.batch import Batch
 from filestream.consumers.group import GroupDocument
-from filestream.consumers.lane_reader import LaneReader, partitions_of, read_spans, sealed_ends
+from filestream.consumers.lane_reader import LaneReader, partitions_of, sealed_ends
+from filestream.consumers.layers import Claim, Span, chain_of, place_after, place_of
 from filestream.consumers.membership import AgainError, Membership
 from filestream.consumers.positions import UserPosition
-from filestream.consumers.state import (
-    Claim,
-    DeadLetter,
-    GroupState,
-    Span,
-    chain_of,
-    place_after,
-    place_of,
-)
+from filestream.consumers.redelivery import Redelivery
+from filestream.consumers.state import GroupState
 from filestream.errors import FencedError, FilestreamError, UnavailableError
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.event import Event
@@ -77,8 +71,9 @@ class HandOut:
         self._claims: list[int] = []
         self._loose = 0
         self._read_to: dict[ChainId, Place] = {}
-        # Claims of members that have died, by the last look, with the token they had then.
-        self._orphans: set[tuple[int, str]] = set()
+        self._redelivery = Redelivery(
+            view, document, membership, clock=clock, max_deliver=max_deliver
+        )
         self._looked_s = float("-inf")
         self._noted_s = self._tidied_s = clock.monotonic_s()
 
@@ -161,11 +156,13 @@ class HandOut:
             self._looked_s = now_s
             self._membership.renew()
             if state.claims or state.is_auto:
-                self._orphans = self._membership.orphans(state)
+                self._redelivery.look(state)
         if state.claims:
-            batch = self._take_again(state)
-            if batch:
-                return batch
+            assert self._generation is not None
+            found = self._redelivery.take(state, self._generation, self._claims)
+            if found is not None:
+                self._claims.append(found[0])
+                return found[1]
             state = self._see()
         return self._take_new(state, max_events, until_s)
 
@@ -327,73 +324,6 @@ class HandOut:
         self._claims.append(made[0].id)
         return Batch(mine)
 
-    def _take_again(self, state: GroupState) -> Batch:
-        """Events that were handed out before and not committed: own ones first, then orphans."""
-        for claim in sorted(state.claims, key=lambda c: (c.token != self._membership.token, c.id)):
-            if claim.id in self._claims:
-                continue  # In hand already.
-            is_own = claim.token == self._membership.token
-            if is_own or not claim.token or (claim.id, claim.token) in self._orphans:
-                batch = self._redeliver(state, claim)
-                if batch:
-                    return batch
-        return Batch(())
-
-    def _redeliver(self, state: GroupState, seen: Claim) -> Batch:
-        assert self._generation is not None
-        # Read before it is taken: a disk that fails is no delivery.
-        events = read_spans(
-            self._view, self._generation, seen.spans, lambda event: state.belongs_to(event, seen)
-        )
-        state = self._document.change(lambda now: self._take_over(now, seen))
-        claim = _find(state, seen.id)
-        if claim is None or claim.token != self._membership.token:
-            return Batch(())
-        if not events:
-            # All of it expired or was given up.
-            self._document.change(lambda now: now.committed([claim.id], self._membership.token))
-            raise AgainError
-        if self._max_deliver is not None and claim.deliveries >= max(2, self._max_deliver):
-            return self._deliver_one(claim, events, self._max_deliver)
-        self._claims.append(claim.id)
-        return Batch(events, claim.deliveries)
-
-    def _take_over(self, state: GroupState, seen: Claim) -> GroupState:
-        self._membership.check(state)
-        if _find(state, seen.id) != seen:
-            return state  # Committed, or somebody else was faster.
-        return state.taken(seen, self._membership.slot, self._membership.token)
-
-    def _deliver_one(self, claim: Claim, events: list[Event], max_deliver: int) -> Batch:
-        """The last try, one by one: so it is the right event that is given up, and no other."""
-        first = events[0]
-        if len(events) > 1:
-            alone: list[int] = []
-
-            def step(state: GroupState) -> GroupState:
-                alone.clear()
-                if _find(state, claim.id) != claim:
-                    return state
-                alone.append(state.next_id)
-                return state.split(claim, first)
-
-            state = self._document.change(step)
-            part = _find(state, alone[0]) if alone else None
-            if part is None:
-                raise AgainError
-            claim = part
-        if claim.deliveries > max_deliver:
-            letter = DeadLetter(
-                first.offset, claim.deliveries - 1, "delivered too often", self._clock.now_ms()
-            )
-            self._document.change(
-                lambda now: now.buried(letter).committed([claim.id], self._membership.token)
-            )
-            logger.warning("event given up: group=%s offset=%s", self._document.name, first.offset)
-            raise AgainError
-        self._claims.append(claim.id)
-        return Batch([first], claim.deliveries)
-
     def _note_progress(self) -> None:
         """Events of other lanes were read: note it now and then, so that lag and state stay small."""
         now_s = self._clock.monotonic_s()
@@ -486,10 +416,6 @@ class HandOut:
             return replace(now, layers=(*now.layers[:-1], now.layer.moved(number, places)))
 
         self._document.change(step)
-
-
-def _find(state: GroupState, claim_id: int) -> Claim | None:
-    return next((claim for claim in state.claims if claim.id == claim_id), None)
 
 
 class _Ends:

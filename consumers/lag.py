@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from filestream.consumers.state import GroupState, place_of
+from filestream.consumers.layers import place_of
+from filestream.consumers.state import GroupState
 from filestream.errors import NotFoundError
 from filestream.partitions.chain import Chain, ChainId, Place
 from filestream.partitions.event import Event

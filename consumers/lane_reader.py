@@ -5,7 +5,7 @@ Not thread-safe; close it to give its watches back.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from filestream.consumers.state import Span
+from filestream.consumers.layers import Span
 from filestream.errors import CorruptDataError, FilestreamError, NotFoundError
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.chain import Chain, ChainId, Place

@@ -17,7 +17,8 @@ from typing import Final
 from filestream.clock import Clock
 from filestream.consumers.assignment import Strategy
 from filestream.consumers.group import GroupDocument
-from filestream.consumers.state import GroupState, Member
+from filestream.consumers.layers import Member
+from filestream.consumers.state import GroupState
 from filestream.errors import ConflictError, FencedError, InvalidRequestError
 from filestream.partitions.generations import Generations
 from filestream.storage.base import Lock

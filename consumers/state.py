@@ -19,156 +19,30 @@ So the document holds places and holes, never a row for each event, and one comp
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
-from filestream.consumers.assignment import LANES_MAX, Strategy, check_strategy, lane_of
+from filestream.consumers.assignment import LANES_MAX, Strategy, check_strategy
+from filestream.consumers.layers import (
+    ORIGIN,
+    Claim,
+    DeadLetter,
+    Layer,
+    Member,
+    Places,
+    Span,
+    chain_of,
+    place_after,
+    place_of,
+)
 from filestream.errors import ConflictError, FencedError, InvalidRequestError
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.event import Event
-from filestream.partitions.layout import Offset
 
-__all__ = [
-    "Claim",
-    "DeadLetter",
-    "GroupState",
-    "Layer",
-    "Member",
-    "Places",
-    "Span",
-    "place_after",
-    "place_of",
-]
-
-Places = Mapping[ChainId, Place]
+__all__ = ["GroupState"]
 
 _LAYERS_MAX: Final = 64
 _CLAIMS_MAX: Final = 1024
 _DEAD_LETTERS_MAX: Final = 1000
-_ORIGIN: Final = Place()
-
-
-def place_of(event: Event) -> Place:
-    """The place where reading gives this event first."""
-    return Place(event.segment.sequence, event.position, event.index_in_block)
-
-
-def place_after(event: Event) -> Place:
-    """The place behind an event."""
-    return Place(event.segment.sequence, event.position, event.index_in_block + 1)
-
-
-def chain_of(event: Event) -> ChainId:
-    """The chain that an event stands in."""
-    return ChainId(event.segment.partition, event.segment.writer_id)
-
-
-class Span(NamedTuple):
-    """A part of one chain: ``start`` included, ``end`` not."""
-
-    chain: ChainId
-    start: Place
-    end: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A process that works for the group.
-
-    Attributes:
-        token: its own; whoever comes with another one has been replaced.
-        host, pid, since_ms: for people.
-    """
-
-    token: str
-    host: str = ""
-    pid: int = 0
-    since_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Events that an instance was given and has not committed.
-
-    Attributes:
-        layer, lane: which events of the spans are meant.
-        owner: slot of the instance.
-        token: of the member; empty when nobody works on it.
-        deliveries: how often it was handed out.
-    """
-
-    id: int
-    layer: int
-    lane: int
-    owner: int
-    token: str
-    spans: tuple[Span, ...]
-    deliveries: int = 1
-
-    def covers(self, chain: ChainId, place: Place) -> bool:
-        """Whether a place lies in a span; says nothing of the lane."""
-        return any(s.chain == chain and s.start <= place < s.end for s in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One division of the stream.
-
-    Attributes:
-        lanes: for each lane, the place in each chain; chains that are not named are untouched.
-    """
-
-    id: int
-    strategy: Strategy
-    key_header: str | None
-    lanes: tuple[Places, ...]
-
-    def lane_of(self, event: Event) -> int:
-        """The lane of an event."""
-        return lane_of(event, self.strategy, self.key_header, len(self.lanes))
-
-    def is_behind(self, event: Event) -> bool:
-        """Whether the event's lane has passed it."""
-        place = self.lanes[self.lane_of(event)].get(chain_of(event), _ORIGIN)
-        return place_of(event) < place
-
-    def low(self) -> dict[ChainId, Place]:
-        """The smallest place of any lane in each chain."""
-        first, *others = self.lanes
-        return {
-            chain: least
-            for chain, place in first.items()
-            if (least := min([place, *(o.get(chain, _ORIGIN) for o in others)])) != _ORIGIN
-        }
-
-    def high(self) -> dict[ChainId, Place]:
-        """The largest place of any lane in each chain."""
-        found: dict[ChainId, Place] = {}
-        for places in self.lanes:
-            for chain, place in places.items():
-                found[chain] = max(place, found.get(chain, _ORIGIN))
-        return found
-
-    def moved(self, lane: int, places: Places) -> "Layer":
-        """With a lane at other places; a place never goes back."""
-        lanes = list(self.lanes)
-        before = lanes[lane]
-        ahead = {c: p for c, p in places.items() if p > before.get(c, _ORIGIN)}
-        lanes[lane] = {**before, **ahead}
-        return replace(self, lanes=tuple(lanes))
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """An event that was given up; the original stays where it is.
-
-    Attributes:
-        reason: ``"delivered too often"`` or ``"skipped"``.
-    """
-
-    offset: Offset
-    deliveries: int
-    reason: str
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +92,10 @@ class GroupState:
         """Whether events are claimed before they are handed out, whatever the members want."""
         return self.is_auto or (self.is_shared and self.instances > 1)
 
+    def claim(self, claim_id: int) -> Claim | None:
+        """The claim of this number, if it stands."""
+        return next((claim for claim in self.claims if claim.id == claim_id), None)
+
     def lane_of_slot(self, slot: int) -> int:
         """The lane that a member works on."""
         if len(self.layer.lanes) == 1:
@@ -252,7 +130,7 @@ class GroupState:
         found = self.layer.low()
         for claim in self.claims:
             for span in claim.spans:
-                if span.start < found.get(span.chain, _ORIGIN):
+                if span.start < found.get(span.chain, ORIGIN):
                     found[span.chain] = span.start
         return found
 
@@ -261,7 +139,7 @@ class GroupState:
         found: dict[ChainId, Place] = {}
         for layer in self.layers:
             for chain, place in layer.high().items():
-                found[chain] = max(place, found.get(chain, _ORIGIN))
+                found[chain] = max(place, found.get(chain, ORIGIN))
         return found
 
     def check_member(self, slot: int, token: str) -> None:
@@ -368,7 +246,7 @@ class GroupState:
         """
         lane = self.lane_of_slot(slot)
         places = self.layer.lanes[lane]
-        assert all(s.start == places.get(s.chain, _ORIGIN) < s.end for s in spans)
+        assert all(s.start == places.get(s.chain, ORIGIN) < s.end for s in spans)
         if len(self.claims) >= _CLAIMS_MAX:
             raise ConflictError(
                 f"too many events are claimed and not committed. claims={len(self.claims)}"
@@ -503,14 +381,14 @@ class GroupState:
 
         def is_needed(layer: Layer) -> bool:
             high = layer.high()
-            if any(place > low.get(chain, _ORIGIN) for chain, place in high.items()):
+            if any(place > low.get(chain, ORIGIN) for chain, place in high.items()):
                 return True
             # It also says which events in the spans of its own and of later claims are not theirs.
             return any(
                 claim.layer == layer.id
                 or (
                     claim.layer > layer.id
-                    and any(s.start < high.get(s.chain, _ORIGIN) for s in claim.spans)
+                    and any(s.start < high.get(s.chain, ORIGIN) for s in claim.spans)
                 )
                 for claim in self.claims
             )

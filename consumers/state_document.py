@@ -17,8 +17,9 @@ Places are those of ``filestream.consumers.places``.
 from typing import Any, Final
 
 from filestream.consumers.assignment import check_strategy
+from filestream.consumers.layers import Claim, DeadLetter, Layer, Member, Span
 from filestream.consumers.places import decode_place, decode_places, encode_place, encode_places
-from filestream.consumers.state import Claim, DeadLetter, GroupState, Layer, Member, Span
+from filestream.consumers.state import GroupState
 from filestream.documents import decode_document, encode_document
 from filestream.errors import CorruptDataError, InvalidRequestError, UnsupportedVersionError
 from filestream.partitions.chain import ChainId

@@ -80,6 +80,17 @@ def spark(tmp_path_factory):
     session.stop()
 
 
+@pytest.fixture(autouse=True)
+def _no_sessions_left():
+    """The threads of a connection go on after its test, and draw random numbers, which hypothesis
+    takes for those of a strategy.
+    """
+    yield
+    room = sys.modules.get("filestream.coordination.zookeeper_session")
+    if room is not None:
+        room.close_sessions()
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory):
     """One ZooKeeper for all tests that leave it alone."""

@@ -294,7 +294,7 @@ class _ZooKeeperWatch(Watch):
 
     def _run(self) -> None:
         told: Document | None = None
-        while not self._is_closed:
+        while not (self._is_closed or self._session.is_closed):
             self._look.clear()
             try:
                 # The watch first, then the value: a change in between is seen by both.

@@ -210,7 +210,7 @@ class Leases:
             self._forget_idle()
             with self._wake:
                 held = list(self._held.values())
-                if not held:
+                if not held or self._session.is_closed:
                     self._thread = None
                     return
             for one in held:
@@ -222,6 +222,8 @@ class Leases:
 
     def _forget_idle(self) -> None:
         """Let go of what nobody asks about."""
+        if self._session.is_closed:
+            return
         with self._renewing:
             idle_s = _now_s() - _IDLE_LEASES * self.lease_s
             with self._wake:

@@ -41,7 +41,7 @@ from kazoo.security import make_digest_acl
 from filestream.errors import FilestreamError, InvalidRequestError, UnavailableError
 from filestream.units import parse_duration_ms
 
-__all__ = ["UNKNOWN", "ZooKeeperAddress", "ZooKeeperSession", "session_of"]
+__all__ = ["UNKNOWN", "ZooKeeperAddress", "ZooKeeperSession", "close_sessions", "session_of"]
 
 logger = logging.getLogger(__name__)
 # What it has to say is said here in our words, once.
@@ -150,6 +150,7 @@ class ZooKeeperSession:
 
     Attributes:
         epoch: how many sessions have died; only grows.
+        is_closed: for good; nothing is connected again.
     """
 
     def __init__(self, address: ZooKeeperAddress) -> None:
@@ -158,7 +159,7 @@ class ZooKeeperSession:
         # Claims by path, as far as somebody in this process holds them.
         self.held: dict[str, object] = {}
         self._process = os.getpid()
-        self._is_closing = False
+        self.is_closed = False
         self._starting = threading.Lock()
         self._is_started = False
         self._changed = threading.Condition()
@@ -267,8 +268,9 @@ class ZooKeeperSession:
     def close(self) -> None:
         """End the session, and with it every claim; may be called twice."""
         with self._starting:
+            self.is_closed = True
             if self._is_started and self._process == os.getpid():
-                self._is_started, self._is_closing = False, True
+                self._is_started = False
                 with contextlib.suppress(KazooException, KazooTimeoutError):
                     self._client.stop()
                     self._client.close()
@@ -278,6 +280,8 @@ class ZooKeeperSession:
             raise UnavailableError(
                 "the connection to ZooKeeper is the parent's: open the stream again"
             )
+        if self.is_closed:
+            raise UnavailableError("the connection to ZooKeeper was closed: open the stream again")
         if not self._is_started:
             self._connect(until_s)
 
@@ -315,7 +319,7 @@ class ZooKeeperSession:
         """On kazoo's thread."""
         if state == KazooState.LOST:
             self.epoch += 1
-            if not self._is_closing:
+            if not self.is_closed:
                 logger.warning("the session with ZooKeeper was lost: %s", self.address.hosts)
         with self._changed:
             self._changed.notify_all()
@@ -352,9 +356,17 @@ def session_of(address: ZooKeeperAddress) -> ZooKeeperSession:
     """The one session of this process with an address; a forked child has its own."""
     key = (os.getpid(), address)
     session = _sessions.get(key)
-    if session is None:
+    if session is None or session.is_closed:
+        _sessions.pop(key, None)
         # A thread that lost the race throws its session away before it was ever connected.
         session = _sessions.setdefault(key, ZooKeeperSession(address))
         atexit.unregister(session.close)
         atexit.register(session.close)
     return session
+
+
+def close_sessions() -> None:
+    """End all sessions of this process; streams that were opened with them must be opened again."""
+    for session in list(_sessions.values()):
+        session.close()
+    _sessions.clear()

@@ -272,7 +272,9 @@ class TestFifo:
             dead._membership.close()
             heir._hand_out._looked_s = other._hand_out._looked_s = float("-inf")
             # Both see the orphan; one is faster.
-            other._hand_out._orphans = heir._membership.orphans(stream.group("g").state())
+            other._hand_out._redelivery._orphans = heir._membership.orphans(
+                stream.group("g").state()
+            )
             other._hand_out._looked_s = other._clock.monotonic_s()
 
             assert numbers(heir.fetch(5)) == [0, 1]

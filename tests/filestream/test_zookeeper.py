@@ -460,14 +460,16 @@ class TestServerGoesAway:
         assert len(bodies) == len(set(bodies))
 
     def test_a_restart_is_not_noticed(self, stream, own_zookeeper):
+        starter = threading.Thread(target=own_zookeeper.start)
         with stream.writer() as writer:
             for number in range(200):
                 if number == 50:
                     own_zookeeper.kill()
                 if number == 60:
-                    threading.Thread(target=own_zookeeper.start).start()
+                    starter.start()
                 writer.append(b"%d" % number)
                 time.sleep(0.005)  # noqa: TID251 - a server restarts
+        starter.join()
 
         assert [int(event.body) for event in stream.read()] == list(range(200))
 
