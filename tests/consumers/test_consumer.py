@@ -704,10 +704,16 @@ class TestTruncation:
 
 
 class TestTimeToLive:
-    def test_expired_events_are_skipped_and_expired_places_forgotten(self, tmp_path):
+    def test_expired_events_are_skipped_and_expired_places_forgotten(self, tmp_path, coordination):
         """Behaviour 30."""
         clock = ManualClock()
-        stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s", partition_duration="1s")
+        stream = filestream.create(
+            tmp_path / "s",
+            coordination=coordination,
+            clock=clock,
+            ttl="10s",
+            partition_duration="1s",
+        )
         with stream.writer() as writer, stream.consumer("g") as consumer:
             for number in range(30):
                 writer.append(b"%d" % number)
@@ -730,10 +736,14 @@ class TestTimeToLive:
         (places,) = stream.group("g").state().layer.lanes
         assert len(places) == 2
 
-    def test_events_of_one_partition_and_of_one_timestamp_expire_together(self, tmp_path):
+    def test_events_of_one_partition_and_of_one_timestamp_expire_together(
+        self, tmp_path, coordination
+    ):
         """Behaviours 30 and 31: groups old and new agree, while events expire between fetches."""
         clock = ManualClock()
-        stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s")
+        stream = filestream.create(
+            tmp_path / "s", coordination=coordination, clock=clock, ttl="10s"
+        )
         old = stream.consumer("old")
         with stream.writer() as writer:
             for second in range(20):
@@ -757,9 +767,15 @@ class TestTimeToLive:
                 assert numbers(consumer.fetch(timeout=0)) == list(range(150, 200))
         old.close()
 
-    def test_claims_of_expired_events_end(self, tmp_path):
+    def test_claims_of_expired_events_end(self, tmp_path, coordination):
         clock = ManualClock()
-        stream = filestream.create(tmp_path / "s", clock=clock, ttl="10s", partition_duration="1s")
+        stream = filestream.create(
+            tmp_path / "s",
+            coordination=coordination,
+            clock=clock,
+            ttl="10s",
+            partition_duration="1s",
+        )
         fill(stream, 3)
         with stream.consumer("g", instances=2, instance=0) as consumer:
             consumer.fetch(2)

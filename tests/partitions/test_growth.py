@@ -1,5 +1,6 @@
 """Telling of growth, and the janitor: work that is done from time to time."""
 
+import itertools
 import random
 import threading
 import time
@@ -10,16 +11,30 @@ import filestream
 from filestream.clock import ManualClock
 from filestream.errors import InvalidRequestError, NotFoundError
 
+_numbers = itertools.count()
+
 
 @pytest.fixture
 def clock():
     return ManualClock()
 
 
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def coordination(request):
+    if request.param == "embedded":
+        return "embedded"
+    server = request.getfixturevalue("zookeeper")
+    return f"zk://{server.hosts}/growth{next(_numbers)}?timeout=2s"
+
+
 @pytest.fixture
-def stream(tmp_path, clock):
+def stream(tmp_path, clock, coordination):
     return filestream.create(
-        tmp_path / "s", clock=clock, chance=random.Random(1), partition_duration="1s"
+        tmp_path / "s",
+        coordination=coordination,
+        clock=clock,
+        chance=random.SystemRandom(),
+        partition_duration="1s",
     )
 
 
@@ -107,10 +122,15 @@ def _files(stream):
 
 
 class TestJanitor:
-    def test_it_removes_what_has_expired_and_keeps_the_rest(self, tmp_path, clock):
+    def test_it_removes_what_has_expired_and_keeps_the_rest(self, tmp_path, clock, coordination):
         """Behaviours 42 and 43: partitions of 2 s, ttl 5 s; and truncated generations."""
         stream = filestream.create(
-            tmp_path / "s", clock=clock, partition_duration="2s", ttl="5s", retention="1m"
+            tmp_path / "s",
+            coordination=coordination,
+            clock=clock,
+            partition_duration="2s",
+            ttl="5s",
+            retention="1m",
         )
         with stream.writer() as writer:
             for _ in range(5):
