@@ -113,6 +113,11 @@ class Stream:
         return self._description.id
 
     @property
+    def coordination(self) -> str:
+        """Where generations, properties and groups are kept: as it was given to ``create``."""
+        return self._description.coordination
+
+    @property
     def generation(self) -> int:
         """The current generation, 1-based; read from the property store on each look.
 

@@ -94,7 +94,7 @@ def test_a_writer_without_traffic_leaves_a_truncated_generation(stream):
 def test_a_group_of_one_stream_knows_nothing_of_its_namesake(stream, tmp_path):
     """Behaviour 27: the same name beside it, in the same store."""
     other = filestream.create(
-        tmp_path / "elsewhere" / "s", coordination=stream._description.coordination
+        tmp_path / "elsewhere" / "s", coordination=stream.coordination
     )
     for one, body in ((stream, b"here"), (other, b"there")):
         with one.writer() as writer:

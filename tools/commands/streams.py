@@ -102,6 +102,7 @@ def info(url: str, as_json_: bool) -> None:
                 "url": stream.url,
                 "name": stream.name,
                 "id": stream.id,
+                "coordination": stream.coordination,
                 "generation": summary.generation,
                 "partitions": summary.partitions,
                 "segments": summary.segments,
@@ -119,6 +120,7 @@ def info(url: str, as_json_: bool) -> None:
     facts = {
         "url": stream.url,
         "id": stream.id,
+        "coordination": stream.coordination,
         "generation": summary.generation,
         "events": f"{summary.events:,}",
         "size": format_size(summary.size_bytes),
