@@ -180,7 +180,7 @@ class GroupMachine(RuleBasedStateMachine):
             consumer.rollback()
             self.hands[consumer] = []
             return
-        assert len(batch) <= max(count, 6)
+        assert len(batch) <= max(count, 9)  # One that comes again comes whole.
         # Nobody is handed what was committed.
         done = set(self.committed)
         for event in batch:
