@@ -55,12 +55,10 @@ class Stream(streams.Stream):
                 offset; ``"hash"``: events with the same value of ``key_header`` go to the same instance.
             key_header: name of that header; events without it are one key.
             start: where a new group begins; see ``read``.
-            max_deliver: give an event up after so many deliveries that were not committed (at least
-                2; the last one of each event alone), and go on without it; it stands among the
-                group's dead letters then. None never does.
+            max_deliver: after so many deliveries without a commit (at least 2, the last one alone) an
+                event becomes a dead letter of the group; None never gives one up.
             takeover: if another living process is this instance, fence it instead of failing.
-            positions: keep this instance's position in the user's own transaction, see
-                ``SqlitePositions``. With one instance, or a strategy without claims.
+            positions: keeps the position in the user's own transaction, see ``SqlitePositions``.
 
         Raises:
             ConflictError: another living process is this instance.

@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
-from urllib.parse import unquote
 
 from filestream.clock import Clock, SystemClock
 from filestream.coordination.base import Document, PropertyStore
@@ -32,12 +31,12 @@ from filestream.partitions.janitor import Janitor
 from filestream.partitions.layout import (
     DESCRIPTION_KEY,
     check_stream_name,
-    parse_generation,
     store_key,
 )
 from filestream.partitions.positions import PositionLike
 from filestream.partitions.retention import Removal, apply_retention
 from filestream.partitions.scan import Scan
+from filestream.partitions.site import check_place, refuse_foreign
 from filestream.partitions.snapshot import StreamView
 from filestream.partitions.summary import Summary, summarise
 from filestream.partitions.tail import Tail
@@ -385,13 +384,13 @@ def create_as(
     """``create``, for a floor above that adds to ``Stream``."""
     storage = open_storage(url)
     check_coordination(coordination)
-    _check_place(storage)
+    check_place(storage)
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
     made = StreamProperties.parse(properties)
     if storage.exists(DESCRIPTION_KEY):
         raise ConflictError(f"there is a stream already: open it. url={storage.url}")
-    _refuse_foreign(storage)
+    refuse_foreign(storage)
     # Generations that a deletion left behind must not come back to life.
     first = max(Catalog(storage).generations(), default=0) + 1
     identity = f"{chance.getrandbits(128):032x}"
@@ -406,35 +405,6 @@ def create_as(
     Generations(store, storage.url).begin(first, clock.now_ms())
     logger.info("stream created", extra={"stream": storage.url})
     return kind(storage, store, description, clock=clock, chance=chance)
-
-
-def _check_place(storage: Storage) -> None:
-    """A stream has a name, and does not lie inside another."""
-    *above, name = storage.url.rstrip("/").split("/")
-    if "%" in name:
-        name = unquote(name)
-    check_stream_name(name)
-    while len(above) > 3:
-        parent = "/".join(above)
-        if open_storage(parent).exists(DESCRIPTION_KEY):
-            raise InvalidRequestError(
-                f"this place lies inside another stream: choose one beside it. "
-                f"url={storage.url} stream={parent}"
-            )
-        above.pop()
-
-
-def _refuse_foreign(storage: Storage) -> None:
-    """A directory that holds other things is no place for a stream: truncation would mix them."""
-    entries = list(storage.list(""))
-    has_remains = any(entry.name == "_stream" and entry.is_directory for entry in entries)
-    for entry in entries:
-        is_generation = entry.is_directory and parse_generation(entry.name) is not None
-        if not (has_remains and (is_generation or entry.name == "_stream")):
-            raise InvalidRequestError(
-                f"the directory is not empty and no stream: choose another. "
-                f"url={storage.url} found={entry.name!r:.100}"
-            )
 
 
 def open(

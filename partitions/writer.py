@@ -134,15 +134,13 @@ class StreamWriter:
         self._has_no_thread = False
         self._janitor = None if janitor is None else janitor.start()
         _writers.add(self)
-        # Last registered, first run: before the connections that a close still needs.
+        # Last registered, first run: a close still needs its connections.
         atexit.unregister(_close_forgotten_writers)
         atexit.register(_close_forgotten_writers)
 
     @property
     def writer_id(self) -> str:
-        """Names this writer's files. Changes only when its session with ZooKeeper was lost and the
-        id was taken by another process meanwhile, and only if none was asked for.
-        """
+        """Names this writer's files; another only if none was asked for, and the id was lost."""
         return self._claim.writer_id
 
     # -- appending ---------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """What all tests share: seeds that can be given back, Java for Spark, and the rule for skips."""
 
+import itertools
 import os
 import random
 import shutil
@@ -98,6 +99,18 @@ def zookeeper(tmp_path_factory):
     server.start()
     yield server
     server.stop()
+
+
+_coordinations = itertools.count()
+
+
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def coordination(request):
+    """Each property store in turn: a test that asks for it runs on both."""
+    if request.param == "embedded":
+        return "embedded"
+    server = request.getfixturevalue("zookeeper")
+    return f"zk://{server.hosts}/test{next(_coordinations)}?timeout=2s"
 
 
 @pytest.fixture

@@ -28,16 +28,6 @@ from filestream.errors import (
 )
 from filestream.storage.local import LocalStorage
 
-_numbers = itertools.count()
-
-
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-def coordination(request):
-    if request.param == "embedded":
-        return "embedded"
-    server = request.getfixturevalue("zookeeper")
-    return f"zk://{server.hosts}/consumer{next(_numbers)}?timeout=2s"
-
 
 @pytest.fixture
 def stream(coordination, tmp_path):

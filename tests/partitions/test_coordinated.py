@@ -1,6 +1,5 @@
 """What several processes agree on, on both property stores."""
 
-import itertools
 import threading
 import time
 
@@ -9,15 +8,9 @@ import pytest
 import filestream
 from filestream.documents import decode_document
 
-_numbers = itertools.count()
 
-
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-def stream(request, tmp_path):
-    coordination = "embedded"
-    if request.param == "zookeeper":
-        server = request.getfixturevalue("zookeeper")
-        coordination = f"zk://{server.hosts}/coordinated{next(_numbers)}?timeout=2s"
+@pytest.fixture
+def stream(tmp_path, coordination):
     return filestream.create(tmp_path / "s", coordination=coordination)
 
 
@@ -93,9 +86,7 @@ def test_a_writer_without_traffic_leaves_a_truncated_generation(stream):
 
 def test_a_group_of_one_stream_knows_nothing_of_its_namesake(stream, tmp_path):
     """Behaviour 27: the same name beside it, in the same store."""
-    other = filestream.create(
-        tmp_path / "elsewhere" / "s", coordination=stream.coordination
-    )
+    other = filestream.create(tmp_path / "elsewhere" / "s", coordination=stream.coordination)
     for one, body in ((stream, b"here"), (other, b"there")):
         with one.writer() as writer:
             writer.append(body)

@@ -203,6 +203,9 @@ def test_two_leaders_that_wake_at_once_leave_nobody_asleep():
     threads = [threading.Thread(target=drain.run, args=(item,), daemon=True) for item in items]
     run_first_then_queue(drain, threads, entered, gate)
 
+    assert all(item.is_done for item in items)
+    assert not drain._served
+
 
 def test_an_interrupted_waiter_leaves_the_queue(monkeypatch):
     """Also when it has just been made the leader."""

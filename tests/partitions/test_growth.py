@@ -1,6 +1,5 @@
 """Telling of growth, and the janitor: work that is done from time to time."""
 
-import itertools
 import random
 import threading
 import time
@@ -11,20 +10,10 @@ import filestream
 from filestream.clock import ManualClock
 from filestream.errors import InvalidRequestError, NotFoundError
 
-_numbers = itertools.count()
-
 
 @pytest.fixture
 def clock():
     return ManualClock()
-
-
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
-def coordination(request):
-    if request.param == "embedded":
-        return "embedded"
-    server = request.getfixturevalue("zookeeper")
-    return f"zk://{server.hosts}/growth{next(_numbers)}?timeout=2s"
 
 
 @pytest.fixture
