@@ -110,7 +110,8 @@ class Group:
         base = before or new_state(self._chance, generation, {})
         after = base.reset(generation, places)
         if dump is not None and before is None:
-            after = replace(self._parse_dump(dump), members={})
+            # Another life: members of the damaged one must not pass for its own.
+            after = replace(self._parse_dump(dump), members={}, id=base.id)
         if not dry_run:
             self.refuse_living(force=force)
         result = Reset(

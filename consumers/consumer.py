@@ -8,6 +8,7 @@ lock alone could not say that.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,6 +52,7 @@ class Consumer:
         self._url = url
         self._is_closed = False
         self._busy = threading.Lock()
+        self._closing = threading.Event()
         # A fetch was cancelled while something was in hand: the next commit must not pass for good.
         self._was_cancelled = False
         self.group: Final = group
@@ -93,7 +95,7 @@ class Consumer:
             )
         until_s = self._clock.monotonic_s() + parse_duration_ms(timeout) / 1000
         is_last_look = False
-        while not stop.is_set():
+        while not (stop.is_set() or self._closing.is_set()):
             try:
                 batch = self._hand_out.take(max_events, until_s)
             except AgainError:
@@ -121,8 +123,9 @@ class Consumer:
         with self._alone():
             was_cancelled, self._was_cancelled = self._was_cancelled, False
             if was_cancelled:
+                self._hand_out.rollback()
                 raise FencedError(
-                    "a fetch was cancelled after these events were fetched, and all was rolled back: "
+                    "a call was cancelled after these events were fetched, and all was rolled back: "
                     "undo what you did with them."
                 )
             try:
@@ -199,7 +202,7 @@ class Consumer:
             with self._alone():
                 return self._fetch(max_events, timeout, stop)
 
-        had_some = not self._hand_out.is_empty
+        had_some = self._was_cancelled or not self._hand_out.is_empty
         try:
             return await _on_thread(fetch, stop.set)
         except asyncio.CancelledError:
@@ -210,8 +213,22 @@ class Consumer:
             raise
 
     async def commit_async(self) -> None:
-        """``commit`` for tasks."""
-        await _on_thread(self.commit)
+        """``commit`` for tasks. When it is cancelled, it may have been committed all the same."""
+        failures: list[BaseException] = []
+
+        def commit() -> None:
+            try:
+                self.commit()
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+        try:
+            await _on_thread(commit)
+        except asyncio.CancelledError:
+            # The error was for somebody who is gone; the next commit must not pass as if all were well.
+            self._was_cancelled = self._was_cancelled or bool(failures)
+            raise
 
     async def rollback_async(self) -> None:
         """``rollback`` for tasks."""
@@ -259,6 +276,11 @@ class Consumer:
 
     def close(self) -> None:
         """Roll back, and leave the group; may be called twice."""
+        self._closing.set()
+        with self._busy:
+            self._close()
+
+    def _close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
@@ -289,5 +311,10 @@ async def _on_thread(call: Callable[[], Result], stop: Callable[[], None] | None
     except asyncio.CancelledError:
         if stop is not None:
             stop()
-        await asyncio.wait([working])
+        while not working.done():
+            # Cancelled once more, it waits all the same.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
+        if not working.cancelled():
+            working.exception()  # Seen; whoever asked has gone.
         raise

@@ -124,10 +124,9 @@ class GroupDocument:
             after = step(before)
             if after == before:
                 return before
+            data = _encoded(after)
             try:
-                document = self._store.compare_and_set(
-                    self._key, _encoded(after), version=self._version
-                )
+                document = self._store.compare_and_set(self._key, data, version=self._version)
             except ConflictError:
                 self._state = None
                 continue

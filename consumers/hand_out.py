@@ -7,7 +7,6 @@ this process knows until it commits. Not thread-safe.
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from filestream.clock import Clock
@@ -62,8 +61,8 @@ class HandOut:
         self._clock = clock
         self._max_deliver = max_deliver
         self._position = position
-        # What was read under this epoch, in this generation.
-        self._epoch = 0
+        # What was read in this life and epoch of the group, in this generation.
+        self._life: tuple[str, int] = ("", 0)
         self._generation: Generation | None = None
         self._reader: LaneReader | None = None
         # In hand: claims, and events without a claim, of which the places behind them are known here
@@ -188,8 +187,9 @@ class HandOut:
                 f"restored from a copy? Reset the group. state={state.generation} "
                 f"stream={self._generation.number}"
             )
-        if self._reader is None or state.epoch != self._epoch:
-            if self._holds_unclaimed:
+        is_same = _life(state) == self._life
+        if self._reader is None or not is_same:
+            if self._holds_unclaimed and not is_same:
                 raise FencedError(
                     "the group was divided anew, or the stream was truncated: roll back; the next "
                     "fetch goes on."
@@ -212,9 +212,11 @@ class HandOut:
         places = self._lane(state)
         if self._position is not None:
             places = self._position.load(state, places)
-        self._reader = LaneReader(self._view, places)
-        self._epoch = state.epoch
-        self._read_to = {}
+        if _life(state) != self._life or not self._holds_unclaimed:
+            self._read_to = {}
+        # Behind what is in hand, when a read failed and nothing else has happened.
+        self._reader = LaneReader(self._view, {**places, **self._read_to})
+        self._life = _life(state)
 
     def forget_reader(self) -> None:
         """Let go of the reader; the next ``take`` makes another."""
@@ -298,7 +300,7 @@ class HandOut:
             mine.clear()
             made.clear()
             self._membership.check(state)
-            if (state.epoch, state.generation) != (seen.epoch, seen.generation):
+            if (_life(state), state.generation) != (_life(seen), seen.generation):
                 raise AgainError
             places = state.layer.lanes[state.lane_of_slot(self._membership.slot)]
             mine.extend(e for e in taken if place_of(e) >= places.get(chain_of(e), _ORIGIN))
@@ -372,7 +374,7 @@ class HandOut:
             )
 
     def _commit(self, state: GroupState) -> GroupState:
-        is_same = state.epoch == self._epoch
+        is_same = _life(state) == self._life
         if self._loose:
             self._membership.check(state)
             if not is_same:
@@ -388,7 +390,7 @@ class HandOut:
     def _save_position(self, position: UserPosition) -> None:
         state = self._document.read()
         self._membership.check(state)
-        if state.epoch != self._epoch:
+        if _life(state) != self._life:
             raise FencedError(_DIVIDED)
         position.save(state, self._lane(state), self._read_to)
 
@@ -403,19 +405,21 @@ class HandOut:
                 self._mirror(state, position)
 
     def _mirror(self, state: GroupState, position: UserPosition) -> None:
-        """For those who look at the group from outside: how far the user's store says we are."""
-        epoch, lane = self._epoch, state.layer
-        number = self._membership.slot if len(lane.lanes) > 1 else 0
-        if state.epoch != epoch or number >= len(lane.lanes):
+        """For those who look at the group from outside: how far the user's store says we are.
+
+        Not more than that: the user's transaction may still be rolled back.
+        """
+        life = self._life
+        lane = self._membership.slot if len(state.layer.lanes) > 1 else 0
+        if _life(state) != life or lane >= len(state.layer.lanes):
             return
-        places = position.load(state, lane.lanes[number])
+        places = position.load(state, state.layer.lanes[lane])
+        self._document.change(lambda now: now.mirrored(lane, places) if _life(now) == life else now)
 
-        def step(now: GroupState) -> GroupState:
-            if now.epoch != epoch:
-                return now
-            return replace(now, layers=(*now.layers[:-1], now.layer.moved(number, places)))
 
-        self._document.change(step)
+def _life(state: GroupState) -> tuple[str, int]:
+    """Of a group that was removed and made again, epochs count from 1 again."""
+    return state.id, state.epoch
 
 
 class _Ends:

@@ -46,6 +46,7 @@ def measure_lag(view: StreamView, state: GroupState) -> Lag:
     snapshot = take_snapshot(view)
     if state.generation != snapshot.generation.number:
         state = state.in_generation(snapshot.generation.number)
+    state = state.as_mirrored()
     low, high = state.low(), state.high()
     alive = view.alive
     events = size = 0

@@ -11,7 +11,7 @@ import random
 import socket
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from filestream.clock import Clock
@@ -40,11 +40,13 @@ class Division:
 
     Attributes:
         instances: 0 for as many as there are members.
+        is_external: the positions are kept in a store of the consumer's own.
     """
 
     strategy: Strategy | None
     key_header: str | None
     instances: int | None
+    is_external: bool = False
 
     def applied(self, state: GroupState) -> GroupState:
         """The state divided as wanted."""
@@ -53,7 +55,8 @@ class Division:
         if key is None and strategy == "hash" == state.layer.strategy:
             key = state.layer.key_header
         instances = state.instances if self.instances is None else self.instances
-        return state.reconfigured(strategy, key, instances)
+        state = state.reconfigured(strategy, key, instances)
+        return replace(state, is_external=True) if self.is_external else state
 
 
 def check_instance(instance: object, instances: int) -> None:
@@ -114,13 +117,13 @@ class Membership:
         # First everything that can be refused, then the claim, and only then a change for all.
         state = self._up_to_date(document.read())
         check_instance(instance, state.instances)
+        _memberships.add(self)
         self.slot = self._hold(state, instance, takeover=takeover)
         try:
             self._join(self._up_to_date)
         except BaseException:
             self.close()
             raise
-        _memberships.add(self)
 
     def _up_to_date(self, state: GroupState) -> GroupState:
         """In the current generation, divided as this consumer wants it."""

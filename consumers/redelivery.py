@@ -63,7 +63,7 @@ class Redelivery:
             AgainError: something changed; look at the state and try again.
         """
         for claim in sorted(state.claims, key=lambda c: (c.token != self._membership.token, c.id)):
-            if claim.id in in_hand:
+            if claim.id in in_hand or self._is_of_another_lane(state, claim):
                 continue
             is_own = claim.token == self._membership.token
             if is_own or not claim.token or (claim.id, claim.token) in self._orphans:
@@ -71,6 +71,15 @@ class Redelivery:
                 if found is not None:
                     return found
         return None
+
+    def _is_of_another_lane(self, state: GroupState, claim: Claim) -> bool:
+        """Where lanes are fixed, what belongs to one waits for its instance."""
+        return (
+            not state.is_auto
+            and claim.layer == state.layer.id
+            and len(state.layer.lanes) > 1
+            and claim.lane != state.lane_of_slot(self._membership.slot)
+        )
 
     def _hand_out(
         self, state: GroupState, generation: Generation, seen: Claim
@@ -102,7 +111,7 @@ class Redelivery:
         """The last try, one by one: so it is the right event that is given up, and no other."""
         first = events[0]
         if len(events) > 1:
-            claim = self._split(claim, first)
+            claim = self._split(claim, first, max_deliver)
         if claim.deliveries > max_deliver:
             letter = DeadLetter(
                 first.offset, claim.deliveries - 1, "delivered too often", self._clock.now_ms()
@@ -114,7 +123,7 @@ class Redelivery:
             raise AgainError
         return claim.id, Batch([first], claim.deliveries)
 
-    def _split(self, claim: Claim, first: Event) -> Claim:
+    def _split(self, claim: Claim, first: Event, deliveries: int) -> Claim:
         """The claim of the first event alone."""
         alone: list[int] = []
 
@@ -123,7 +132,7 @@ class Redelivery:
             if state.claim(claim.id) != claim:
                 return state
             alone.append(state.next_id)
-            return state.split(claim, first)
+            return state.split(claim, first, deliveries)
 
         state = self._document.change(step)
         part = state.claim(alone[0]) if alone else None

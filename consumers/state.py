@@ -56,6 +56,8 @@ class GroupState:
         instances: how many there are to be; 0 for as many as there are members.
         layers: the last one divides what comes.
         is_external: the places that count stand in a store of the members' own.
+        mirror: of an external group, for each lane, the places as they were seen there last; for
+            those who look from outside only.
         members: by slot: the instance number, or with ``auto`` any number that was free.
     """
 
@@ -69,6 +71,7 @@ class GroupState:
     dead: tuple[DeadLetter, ...] = ()
     next_id: int = 2
     is_external: bool = False
+    mirror: tuple[Places, ...] = ()
 
     # -- questions ---------------------------------------------------------------------------
 
@@ -124,6 +127,19 @@ class GroupState:
     def is_behind_older(self, event: Event) -> bool:
         """Whether a layer before the last has passed the event; claimed or not."""
         return any(layer.is_behind(event) for layer in self.layers[:-1])
+
+    def mirrored(self, lane: int, places: Places) -> "GroupState":
+        """With the places of a lane in the store of the members' own, as they were seen."""
+        mirror = list(self.mirror or ({} for _ in self.layer.lanes))
+        mirror[lane] = dict(places)
+        return replace(self, mirror=tuple(mirror))
+
+    def as_mirrored(self) -> "GroupState":
+        """As if the places that were seen elsewhere stood here; to look at, not to write."""
+        layer = self.layer
+        for lane, places in enumerate(self.mirror):
+            layer = layer.moved(lane, places)
+        return replace(self, layers=(*self.layers[:-1], layer))
 
     def low(self) -> dict[ChainId, Place]:
         """In each chain, the place before which everything is processed."""
@@ -266,10 +282,16 @@ class GroupState:
         again = replace(claim, owner=slot, token=token, deliveries=claim.deliveries + 1)
         return self._with_claims(lambda c: again if c.id == claim.id else c)
 
-    def split(self, claim: Claim, first: Event) -> "GroupState":
-        """With a claim in two: its first event alone, and the rest, which has the same number."""
+    def split(self, claim: Claim, first: Event, deliveries: int) -> "GroupState":
+        """With a claim in two: its first event alone, and the rest, which has the same number.
+
+        Args:
+            deliveries: of the event alone, this one included.
+        """
         chain, start, end = chain_of(first), place_of(first), place_after(first)
-        alone = replace(claim, id=self.next_id, spans=(Span(chain, start, end),))
+        alone = replace(
+            claim, id=self.next_id, spans=(Span(chain, start, end),), deliveries=deliveries
+        )
         spans: list[Span] = []
         for span in claim.spans:
             if span.chain == chain and span.start <= start < span.end:
@@ -281,7 +303,7 @@ class GroupState:
             claim,
             spans=tuple(s for s in spans if s.start < s.end),
             token="",
-            deliveries=claim.deliveries - 1,
+            deliveries=deliveries - 1,
         )
         state = self._with_claims(lambda c: rest if c.id == claim.id else c)
         claims = tuple(c for c in state.claims if c.spans)
@@ -341,6 +363,7 @@ class GroupState:
             dead=tuple(d for d in self.dead if d.offset.generation >= generation),
             next_id=self.next_id + 1,
             epoch=self.epoch + 1,
+            mirror=(),
         )
 
     def reset(self, generation: int, places: Places) -> "GroupState":
@@ -365,8 +388,13 @@ class GroupState:
             return {c: p for c, p in places.items() if not is_gone(c)}
 
         layers = tuple(replace(y, lanes=tuple(map(kept, y.lanes))) for y in self.layers)
+        # Not what is in somebody's hands: he may have more in the same claim.
+        busy = {member.token for member in self.members.values()}
         claims = (
-            replace(c, spans=tuple(s for s in c.spans if not is_gone(s.chain))) for c in self.claims
+            c
+            if c.token in busy
+            else replace(c, spans=tuple(s for s in c.spans if not is_gone(s.chain)))
+            for c in self.claims
         )
         return replace(self, layers=layers, claims=tuple(c for c in claims if c.spans))
 

@@ -6,7 +6,7 @@
                  "spans": [[start_s, duration_s, writer, from, to], ...]}, ...],
      "members": {"0": {"token": ..., "host": ..., "pid": ..., "since_ms": ...}, ...},
      "dead": [{"offset": ..., "deliveries": 3, "reason": ..., "at_ms": ...}, ...], "next_id": 6,
-     "external": false}
+     "external": false, "mirror": []}
 
 A group that was removed leaves ``{"v": 1, "removed": true}``: were its document deleted, a later group
 of its name would count its versions from 1 again, and a member of the old one might take one for another.
@@ -80,6 +80,7 @@ def encode_state(state: GroupState) -> bytes:
             ],
             "next_id": state.next_id,
             "external": state.is_external,
+            "mirror": [encode_places(places) for places in state.mirror],
         }
     )
 
@@ -133,10 +134,13 @@ def _state(raw: dict[str, Any]) -> GroupState:
         dead=tuple(_dead_letter(letter) for letter in raw["dead"]),
         next_id=_number(raw["next_id"]),
         is_external=raw["external"] is True,
+        mirror=tuple(decode_places(places, generation) for places in raw["mirror"]),
     )
     lanes = {layer.id: len(layer.lanes) for layer in state.layers}
     if not lanes or any(claim.lane >= lanes[claim.layer] for claim in state.claims):
         raise ValueError("a claim names no lane")
+    if state.mirror and len(state.mirror) != len(state.layer.lanes):
+        raise ValueError("lanes and mirror differ")
     if not state.is_auto and not state.is_shared and len(state.layer.lanes) != state.instances:
         raise ValueError("lanes and instances differ")
     return state

@@ -6,7 +6,6 @@ floor knows nothing of.
 
 import os
 import random
-from dataclasses import replace
 
 from filestream.clock import Clock
 from filestream.consumers.admin import Group
@@ -66,7 +65,9 @@ class Stream(streams.Stream):
             FencedError: ``start`` is an offset that was truncated.
         """
         document = GroupDocument(self._store, group, url=self.url)
-        division = Division(strategy, key_header, check_instances(instances))
+        division = Division(
+            strategy, key_header, check_instances(instances), is_external=positions is not None
+        )
         _check_max_deliver(max_deliver)
         position = parse_position(start, now_ms=self._clock.now_ms())
         is_new = not document.exists
@@ -75,9 +76,7 @@ class Stream(streams.Stream):
         check_instance(instance, state.instances)
         _check_positions(state, positions, max_deliver)
         if is_new:
-            document.create(replace(before, is_external=positions is not None))
-        elif positions is not None and not before.is_external:
-            document.change(lambda now: replace(now, is_external=True))
+            document.create(before)
         view = self.view()
         membership = Membership(
             document,

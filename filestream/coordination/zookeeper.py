@@ -154,25 +154,33 @@ class ZooKeeperPropertyStore(PropertyStore):
             epochs.append(self._session.epoch)
             return client.create_async(path, owner, ephemeral=True, makepath=True)
 
-        try:
-            if self._session.call_once(f"claim {name}", ask) is UNKNOWN:
-                raise NodeExistsError
-        except NodeExistsError as error:
-            if not self._is_left_over(path):
-                raise ConflictError(
-                    f"another living process holds this name. name={name}"
+        conflict = ConflictError(f"another living process holds this name. name={name}")
+        # One thread at a time, or two would both find a claim that is not entered yet.
+        with self._session.claiming:
+            held = self._session.held.get(path)
+            if held is not None and held.is_held:
+                raise conflict
+            try:
+                if self._session.call_once(f"claim {name}", ask) is UNKNOWN:
+                    raise NodeExistsError
+            except NodeExistsError as error:
+                if not self._is_left_over(path):
+                    raise conflict from error
+            except NoNodeError as error:
+                raise UnavailableError(
+                    f"ZooKeeper lost the claim; try again. name={name}"
                 ) from error
-        except NoNodeError as error:
-            raise UnavailableError(f"ZooKeeper lost the claim; try again. name={name}") from error
-        return _ZooKeeperClaim(self._session, path, epochs[-1])
+            claim = _ZooKeeperClaim(self._session, path, epochs[-1])
+            self._session.held[path] = claim
+            return claim
 
     def _is_left_over(self, path: str) -> bool:
-        """Whether a claim is of our own session and nobody here holds it: its answer was lost."""
+        """Whether a claim is of our own session, which nobody here holds: its answer was lost."""
         try:
             _, stat = self._session.call("look at a claim", lambda c: c.get_async(path))
         except NoNodeError:
             return False
-        return stat.ephemeralOwner == self._session.id and path not in self._session.held
+        return bool(stat.ephemeralOwner == self._session.id)
 
     def holders(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
@@ -226,21 +234,23 @@ class _ZooKeeperClaim(Lock):
         self._path = path
         self._epoch = epoch
         self._is_closed = False
-        session.held[path] = self
 
     @property
     def is_held(self) -> bool:
         return not self._is_closed and self._session.is_ours(self._epoch)
 
     def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._session.held.get(self._path) is self:
-            del self._session.held[self._path]
-        if not self._session.is_ours(self._epoch):
-            return
+        # Deleted first, and only then free for another thread of this process.
+        with self._session.claiming:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            if self._session.is_ours(self._epoch):
+                self._delete()
+            if self._session.held.get(self._path) is self:
+                del self._session.held[self._path]
 
+    def _delete(self) -> None:
         def ask(client: KazooClient) -> Any:
             # Asked again once there is a connection: in another session the node is another's.
             if not self._session.is_ours(self._epoch):

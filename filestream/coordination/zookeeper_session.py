@@ -39,6 +39,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from filestream.errors import FilestreamError, InvalidRequestError, UnavailableError
+from filestream.storage.base import Lock
 from filestream.units import parse_duration_ms
 
 __all__ = ["UNKNOWN", "ZooKeeperAddress", "ZooKeeperSession", "close_sessions", "session_of"]
@@ -156,8 +157,9 @@ class ZooKeeperSession:
     def __init__(self, address: ZooKeeperAddress) -> None:
         self.address = address
         self.epoch = 0
-        # Claims by path, as far as somebody in this process holds them.
-        self.held: dict[str, object] = {}
+        # Claims by path, as far as somebody in this process holds them; under the lock.
+        self.held: dict[str, Lock] = {}
+        self.claiming = threading.RLock()
         self._process = os.getpid()
         self.is_closed = False
         self._starting = threading.Lock()
@@ -289,6 +291,8 @@ class ZooKeeperSession:
         with self._starting:
             if self._is_started:
                 return
+            if self.is_closed:
+                raise UnavailableError("the connection to ZooKeeper was closed")
             left_s = max(0.1, until_s - time.monotonic())
             try:
                 self._client.start(timeout=left_s)  # pyright: ignore[reportArgumentType]

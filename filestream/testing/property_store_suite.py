@@ -83,6 +83,33 @@ class PropertyStoreSuite:
 
         store.claim("writers/file.0").close()
 
+    def test_threads_hold_a_claim_one_at_a_time(self, store: PropertyStore) -> None:
+        """Six of them claim and give back one name, again and again."""
+        inside: list[int] = []
+        most: list[int] = []
+
+        def work(me: int) -> None:
+            for _ in range(40):
+                try:
+                    claim = store.claim("writers/one")
+                except ConflictError:
+                    continue
+                inside.append(me)
+                most.append(len(inside))
+                if not is_held(claim) or len(store.holders("writers")) != 1:
+                    most.append(99)
+                inside.remove(me)
+                claim.close()
+
+        threads = [threading.Thread(target=work, args=(me,)) for me in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert set(most) == {1}
+        store.claim("writers/one").close()
+
     def test_holders_are_the_claims_that_are_held(self, store: PropertyStore) -> None:
         """Directly below the prefix, sorted, and none of yesterday."""
         assert list(store.holders("groups/g")) == []

@@ -451,12 +451,45 @@ class TestNothingIsPassedOver:
                 # With something in hand, all of it goes back, and the commit says so.
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(consumer.fetch_async(timeout="60s"), 0.2)
+                # Also what was fetched since: it is all in one hand.
+                fill(stream, 2, start=3)
+                later = numbers(await consumer.fetch_async())
+                assert later == [0, 1, 2, 3, 4]
                 with pytest.raises(FencedError, match="cancelled"):
                     await consumer.commit_async()
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.fetch_async(1, timeout=0), 0)
                 again = numbers(await consumer.fetch_async())
                 await consumer.commit_async()
-                assert again == found
+                assert again == later
             return found
+
+        assert asyncio.run(work()) == [0, 1, 2]
+
+    def test_a_fetch_that_is_cancelled_twice_takes_nothing(self, local):
+        fill(local, 3)
+
+        async def work():
+            with local.consumer("g") as consumer:
+                real = consumer._hand_out.take
+
+                def slow(count, until_s):
+                    begun.set()
+                    gate.wait(30)
+                    return real(count, until_s)
+
+                begun, gate = threading.Event(), threading.Event()
+                consumer._hand_out.take = slow
+                task = asyncio.ensure_future(consumer.fetch_async())
+                await asyncio.to_thread(begun.wait, 30)
+                for _ in range(3):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                gate.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                consumer._hand_out.take = real
+                return numbers(await consumer.fetch_async())
 
         assert asyncio.run(work()) == [0, 1, 2]
 
@@ -635,6 +668,17 @@ class TestReconfiguration:
             assert numbers(new.fetch(9)) == [1, 2, 3, 4, 5]
             new.commit()
         old.close()
+
+    def test_a_living_member_of_a_removed_group_does_not_go_on_in_the_new_one(self, local):
+        fill(local, 4)
+        with local.consumer("g") as consumer:
+            consumer.fetch()
+            consumer.commit()
+            local.group("g").remove(force=True)
+            local.create_group("g")
+            assert numbers(consumer.fetch(timeout=0)) == [0, 1, 2, 3]
+            consumer.commit()
+        assert local.group("g").lag().events == 0
 
 
 class TestTruncation:
@@ -853,6 +897,37 @@ class TestDeadLetters:
         assert sorted(done) == [n for n in range(30) if n != 17]
         assert len(local.group("g").state().dead) == 1
 
+    def test_a_lower_limit_does_not_bury_what_was_never_tried_alone(self, local):
+        fill(local, 4)
+        for _ in range(6):
+            with local.consumer("g", instances=2, instance=0) as consumer:
+                consumer.fetch()
+        done = []
+        with local.consumer("g", max_deliver=3) as consumer:
+            for _ in range(40):
+                batch = consumer.fetch(9, 0)
+                if 2 in numbers(batch):
+                    consumer.rollback()
+                else:
+                    done += numbers(batch)
+                    consumer.commit()
+        assert done == [0, 1, 3]
+        (letter,) = local.group("g").state().dead
+        assert letter.deliveries == 3
+
+    def test_with_fixed_lanes_what_failed_waits_for_its_instance(self, local):
+        fill(local, 40, key=lambda n: f"{n}")
+        options = {"instances": 2, "strategy": "hash", "key_header": "key", "max_deliver": 3}
+        with local.consumer("g", instance=0, **options) as one:
+            mine = numbers(one.fetch())
+        with local.consumer("g", instance=1, **options) as two:
+            local_two = numbers(two.fetch(timeout=0))
+            two.commit()
+            assert not two.fetch(timeout=0)
+        assert not set(mine) & set(local_two)
+        with local.consumer("g", instance=0, **options) as one:
+            assert numbers(one.fetch()) == mine
+
     @pytest.mark.parametrize("options", TestNothingIsPassedOver.OPTIONS)
     def test_a_skipped_event_is_no_lag(self, local, options):
         fill(local, 3)
@@ -976,6 +1051,29 @@ class TestPositionsOfTheUser:
         local.group("g").remove()
         with local.consumer("g", positions=positions) as consumer:
             assert numbers(consumer.fetch(2)) == [0, 1]
+        database.close()
+
+    def test_a_first_transaction_that_is_rolled_back_leaves_no_trace(self, local, tmp_path):
+        fill(local, 4)
+        database = sqlite3.connect(tmp_path / "results.db")
+        positions = SqlitePositions(database)
+        with local.consumer("g", positions=positions) as consumer:
+            for _ in range(2):
+                with pytest.raises(ZeroDivisionError), database:
+                    with consumer.transaction(2) as events:
+                        assert numbers(events) == [0, 1]
+                    local._clock.advance(5)
+                    raise ZeroDivisionError
+        assert local.group("g").lag().events == 4
+        with local.consumer("g", positions=positions) as consumer:
+            assert numbers(consumer.fetch()) == [0, 1, 2, 3]
+        database.close()
+
+    def test_a_refused_consumer_does_not_take_the_positions_away(self, local, tmp_path):
+        database = sqlite3.connect(tmp_path / "results.db")
+        with local.consumer("g"), pytest.raises(ConflictError):
+            local.consumer("g", positions=SqlitePositions(database))
+        local.consumer("g").close()
         database.close()
 
     def test_a_connection_without_transactions_is_refused(self, tmp_path):
