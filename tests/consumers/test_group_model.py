@@ -275,6 +275,8 @@ class GroupMachine(RuleBasedStateMachine):
                     break
                 found += [event.body for event in batch]
                 last.commit()
+            # Also what was passed by, because an older division had processed it.
+            last.commit()
             now = [body for generation, body in self.appended if generation == self.generation]
             done = [body for body in self.committed if body in set(now)]
             assert sorted(done + found) == sorted(now)
