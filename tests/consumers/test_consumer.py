@@ -250,6 +250,22 @@ class TestFifo:
                 dead.commit()
             dead.close()
 
+    def test_what_was_taken_over_is_the_heir_s_before_he_commits(self, stream):
+        """The one who was believed dead comes back while the heir works: too late for him."""
+        fill(stream, 2)
+        with stream.consumer("g", instances=2, instance=1) as heir:
+            dead = stream.consumer("g", instance=0)
+            dead.fetch()
+            dead._membership.close()
+            heir._hand_out._looked_s = float("-inf")
+            assert numbers(heir.fetch()) == [0, 1]
+
+            with pytest.raises(FencedError, match="given to another"):
+                dead.commit()
+            heir.commit()
+            dead.close()
+        assert stream.group("g").lag().events == 0
+
     def test_what_was_taken_over_is_handed_out_once(self, stream):
         """Although it was an orphan at the last look at who lives."""
         fill(stream, 3)
