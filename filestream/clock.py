@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "ManualClock", "SystemClock"]
+__all__ = ["Clock", "ManualClock", "SystemClock", "since_boot_s"]
 
 
 class Clock(Protocol):
@@ -91,3 +91,10 @@ class ManualClock:
         for condition in waiting:
             with condition:
                 condition.notify_all()
+
+
+def since_boot_s() -> float:
+    """A clock that also counts while the machine sleeps, where there is one: for leases."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()

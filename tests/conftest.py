@@ -141,3 +141,112 @@ def zookeeper_in(folder):
     if missing := what_is_missing():
         skip_for_lack_of(missing)
     return ZooKeeperServer(folder)
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory):
+    """One HDFS for all tests that leave it alone; it is found by the environment alone."""
+    cluster = hdfs_in(tmp_path_factory.mktemp("hdfs"))
+    cluster.start()
+    before = os.environ.get("HADOOP_CONF_DIR")
+    os.environ["HADOOP_CONF_DIR"] = str(cluster.configuration)
+    yield cluster
+    if before is None:
+        del os.environ["HADOOP_CONF_DIR"]
+    else:
+        os.environ["HADOOP_CONF_DIR"] = before
+    cluster.stop()
+
+
+@pytest.fixture
+def make_hdfs(tmp_path):
+    """An HDFS of the test's own, not started yet, to be killed and paused."""
+    clusters = []
+
+    def make(**options):
+        clusters.append(hdfs_in(tmp_path / f"hdfs{len(clusters)}", **options))
+        return clusters[-1]
+
+    yield make
+    for cluster in clusters:
+        cluster.stop()
+
+
+def hdfs_in(folder, **options):
+    from servers.hdfs import HdfsCluster, what_is_missing
+
+    if missing := what_is_missing():
+        skip_for_lack_of(missing)
+    return HdfsCluster(folder, **options)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory):
+    """One real S3 server for all tests that leave it alone."""
+    yield from _serve_s3("versity", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def moto(tmp_path_factory):
+    """The quick S3 server."""
+    yield from _serve_s3("moto", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rclone(tmp_path_factory):
+    """The S3 server that takes conditions and ignores them."""
+    yield from _serve_s3("rclone", tmp_path_factory)
+
+
+@pytest.fixture
+def make_s3(tmp_path):
+    """A real S3 server of the test's own, not started yet."""
+    servers = []
+
+    def make():
+        servers.append(s3_in("versity", tmp_path / f"s3-{len(servers)}"))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.stop()
+
+
+def _serve_s3(kind, tmp_path_factory):
+    server = s3_in(kind, tmp_path_factory.mktemp(kind))
+    server.start()
+    server.make_bucket("bucket")
+    yield server
+    server.stop()
+
+
+def s3_in(kind, folder):
+    from servers import s3
+
+    reasons = {
+        "versity": s3.versity_missing,
+        "moto": s3.moto_missing,
+        "rclone": s3.rclone_missing,
+    }
+    if missing := reasons[kind]():
+        skip_for_lack_of(missing)
+    return s3.S3Server(kind, folder)
+
+
+_places = itertools.count()
+
+
+@pytest.fixture
+def place(request):
+    """A URL that nothing lies below yet: ``place("hdfs")``, with the options to open it."""
+
+    def make(kind, tmp_path=None):
+        name = f"test{next(_places)}"
+        if kind == "file":
+            return str(request.getfixturevalue("tmp_path") / name), {}
+        if kind == "hdfs":
+            return f"{request.getfixturevalue('hdfs').url}/{name}", {}
+        server = request.getfixturevalue({"s3": "s3", "moto": "moto", "rclone": "rclone"}[kind])
+        return f"s3://bucket/{name}", server.options
+
+    return make

@@ -3,7 +3,8 @@
 Layout below the root key::
 
     <name>/<version %010d>      one whole, durable file a version; the highest is the document
-    _claims/<name>              locked by the process that holds the claim
+    _claims/<name>              locked by the process that holds the claim; where the storage has no
+                                locks, a document with a lease: see ``claims.py``
 
 Compare-and-set of version n is ``put_if_absent`` of version n + 1: whoever is second gets a
 conflict from the storage itself. Old versions are deleted lowest first and the highest is never,
@@ -16,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.claims import LEASE_S, LeasedClaims
 from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
 from filestream.coordination.polling import PollingWatch
 from filestream.errors import (
@@ -24,11 +26,14 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Lock, Storage
+from filestream.storage.base import Lock, LockingStorage, Storage
 
 __all__ = ["EmbeddedPropertyStore"]
 
+# As long as so many are kept, a setter who was held up meets the version that was set instead of
+# his. Where setting takes several requests, others get further ahead of him in the meantime.
 _VERSIONS_KEPT: Final = 8
+_VERSIONS_KEPT_FAR: Final = 64
 _VALUE_SIZE_MAX: Final = 1 << 20
 _FILE_SIZE_MAX: Final = _VALUE_SIZE_MAX + 1024
 _READ_TRIES: Final = 100
@@ -40,11 +45,15 @@ class EmbeddedPropertyStore(PropertyStore):
     Args:
         storage: where the stream lives.
         root: key below which the documents are kept.
+        lease_s: of claims, where the storage has no locks.
     """
 
-    def __init__(self, storage: Storage, root: str) -> None:
+    def __init__(self, storage: Storage, root: str, *, lease_s: float = LEASE_S) -> None:
         self._storage = storage
         self._root = root
+        self._claims = LeasedClaims(self, lease_s)
+        is_near = isinstance(storage, LockingStorage)
+        self._versions_kept = _VERSIONS_KEPT if is_near else _VERSIONS_KEPT_FAR
         # The keys that is_current looks at, of the documents that are asked for all the time.
         self._looked_at: dict[tuple[str, int], tuple[str, str]] = {}
 
@@ -94,7 +103,7 @@ class EmbeddedPropertyStore(PropertyStore):
         versions = self._versions(name)
         if versions and versions[-1] != version + 1 and not self._counted(name, own, version + 1):
             raise conflict
-        for old in versions[:-_VERSIONS_KEPT]:
+        for old in versions[: -self._versions_kept]:
             self._storage.delete(self._key(name, old))
         return Document(value, version + 1)
 
@@ -131,7 +140,7 @@ class EmbeddedPropertyStore(PropertyStore):
     def list(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
         place = f"{self._root}/{prefix}" if prefix else self._root
-        names = [e.name for e in self._storage.list(place) if e.is_directory and e.name[0] != "_"]
+        names = [e.name for e in self._storage.list(place) if e.is_directory and e.name[0] not in "_."]
         return sorted(f"{prefix}/{name}" if prefix else name for name in names)
 
     def delete(self, name: str) -> None:
@@ -148,10 +157,15 @@ class EmbeddedPropertyStore(PropertyStore):
 
     def claim(self, name: str) -> Lock:
         """See ``PropertyStore``."""
-        return self._storage.lock(f"{self._root}/_claims/{name}")
+        if isinstance(self._storage, LockingStorage):
+            return self._storage.lock(f"{self._root}/_claims/{name}")
+        return self._claims.claim(name)
 
     def holders(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
+        storage = self._storage
+        if not isinstance(storage, LockingStorage):
+            return self._claims.holders(prefix)
         place = f"{self._root}/_claims/{prefix}"
-        names = sorted(e.name for e in self._storage.list(place) if not e.is_directory)
-        return [f"{prefix}/{n}" for n in names if self._storage.is_locked(f"{place}/{n}")]
+        names = sorted(e.name for e in storage.list(place) if not e.is_directory)
+        return [f"{prefix}/{n}" for n in names if storage.is_locked(f"{place}/{n}")]

@@ -18,8 +18,16 @@ _INTERVAL_S: Final = 0.1
 class PollingWatch(Watch):
     """Starts a thread, ``filestream-watch-<name>``, which ``close`` joins."""
 
-    def __init__(self, store: PropertyStore, name: str, tell: Callable[[Document], None]) -> None:
+    def __init__(
+        self,
+        store: PropertyStore,
+        name: str,
+        tell: Callable[[Document], None],
+        *,
+        interval_s: float = _INTERVAL_S,
+    ) -> None:
         self._store = store
+        self._interval_s = interval_s
         self._name = name
         self._tell = tell
         self._is_closed = threading.Event()
@@ -49,4 +57,4 @@ class PollingWatch(Watch):
                 logger.warning("cannot look at %s, trying again: %s", self._name, error)
             except Exception:
                 logger.exception("whoever watches %s failed", self._name)
-            self._is_closed.wait(_INTERVAL_S)
+            self._is_closed.wait(self._interval_s)

@@ -20,12 +20,12 @@ quarter of the session that lies between.
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final
 
 from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError
 
+from filestream.clock import since_boot_s
 from filestream.coordination.zookeeper_session import ZooKeeperSession
 from filestream.errors import FilestreamError, UnavailableError
 
@@ -95,7 +95,7 @@ class Leases:
             UnavailableError: the lease is over and ZooKeeper does not answer.
         """
         held = self._held.get(path)
-        now_s = _now_s()
+        now_s = since_boot_s()
         if held is not None:
             held.wanted_s = now_s
             if held.epoch == self._session.epoch and now_s - held.asked_s <= self.lease_s:
@@ -104,13 +104,13 @@ class Leases:
 
     def settle(self, path: str, version: int) -> None:
         """Return when no process holds an answer below ``version`` any more."""
-        until_s = _now_s() + self._session.timeout_s
+        until_s = since_boot_s() + self._session.timeout_s
         with self._wake:
             held = self._held.get(path)
         if held is not None:
             self._renew(held)
         folder = _folder(path)
-        while _now_s() < until_s:
+        while since_boot_s() < until_s:
             if not self._stragglers(folder, version):
                 return
             with self._wake:
@@ -137,7 +137,7 @@ class Leases:
             held = self._held.get(path)
             if held is None:
                 held = self._held[path] = _Held(path)
-            held.wanted_s = _now_s()
+            held.wanted_s = since_boot_s()
         self._renew(held)
         self._begin_thread()
         return held.version
@@ -148,7 +148,7 @@ class Leases:
             epoch = self._session.epoch
             if held.epoch != epoch:
                 self._register(held)
-            asked_s = _now_s()
+            asked_s = since_boot_s()
             version = self._version_of(held.path, self._changed)
             if version != held.version or held.epoch != epoch:
                 # Believed first, said then: once it is said, nobody here may answer the old one.
@@ -225,7 +225,7 @@ class Leases:
         if self._session.is_closed:
             return
         with self._renewing:
-            idle_s = _now_s() - _IDLE_LEASES * self.lease_s
+            idle_s = since_boot_s() - _IDLE_LEASES * self.lease_s
             with self._wake:
                 idle = [held for held in self._held.values() if held.wanted_s < idle_s]
                 for held in idle:
@@ -238,13 +238,6 @@ class Leases:
             self._session.call("end a lease", lambda c: c.delete_async(held.node))
         except (FilestreamError, KazooException) as error:
             logger.debug("a lease was not ended: %s %s", held.path, error)
-
-
-def _now_s() -> float:
-    """A clock that also counts while the machine sleeps, where there is one."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 def _folder(path: str) -> str:

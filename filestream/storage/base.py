@@ -5,6 +5,10 @@ purpose: exclusive create, append while the creator lives, sync, whole-file put-
 read, list, delete. No rename, no truncation and no append to a file that exists: no two stores
 agree on them.
 
+Stores differ in three things, and say so: whether files grow (``Storage.can_append``), whether a
+name can be held until its process dies (``LockingStorage``), and whether a file can be replaced on
+condition that nobody else did (``ReplacingStorage``).
+
 Rule: backends import this file and never each other; only ``open.py`` knows them all. Errors of
 the operating system are translated in the backend that met them.
 """
@@ -18,7 +22,16 @@ from typing import Final, Self
 
 from filestream.errors import InvalidRequestError
 
-__all__ = ["Appender", "Entry", "Lock", "Storage", "Waker", "check_key"]
+__all__ = [
+    "Appender",
+    "Entry",
+    "Lock",
+    "LockingStorage",
+    "ReplacingStorage",
+    "Storage",
+    "Waker",
+    "check_key",
+]
 
 _KEY_SIZE_MAX: Final = 4096
 _NAME_SIZE_MAX: Final = 255
@@ -129,11 +142,16 @@ class Storage(_Closing, ABC):
 
     Attributes:
         url: the root, such as ``file:///data/clicks``; for people and errors.
-        is_durable: whether ``sync`` survives a power cut of the machine.
+        is_durable: whether ``sync`` and ``put_if_absent`` survive a power cut of the machine.
+        can_append: whether files grow under their creator. Where they do not, there is no
+            ``create``; a file is put whole, and never changes as long as it is there.
+        reads_open_files: whether others can read a file before it is closed.
     """
 
     url: str
     is_durable: bool
+    can_append: bool = True
+    reads_open_files: bool = True
 
     def url_of(self, key: str) -> str:
         """The URL of a key, for people and errors."""
@@ -150,14 +168,18 @@ class Storage(_Closing, ABC):
         Raises:
             ConflictError: the file exists.
             UnavailableError: the store failed.
+            InvalidRequestError: files do not grow here, see ``can_append``.
         """
 
     @abstractmethod
     def put_if_absent(self, key: str, data: bytes) -> None:
         """Publish a whole file; it is visible with all its bytes or not at all, and durable.
 
+        A file with the very same bytes may count as this one: an answer that was lost is resolved
+        so. Whoever must know that it was he puts something random into it.
+
         Raises:
-            ConflictError: the file exists; it was not touched.
+            ConflictError: the file exists with other bytes; it was not touched.
             UnavailableError: the store failed; the file may exist now.
         """
 
@@ -197,6 +219,25 @@ class Storage(_Closing, ABC):
     def remove_if_empty(self, prefix: str) -> None:
         """Remove a directory that holds nothing; for stores that know empty directories."""
 
+    def fence(self, key: str) -> None:
+        """Return once nobody can add to this file any more; its creator gets errors from now on.
+
+        Does nothing where a name that is locked proves as much, or where files do not grow; and
+        nothing when there is no such file.
+
+        Raises:
+            UnavailableError: it could not be made sure.
+        """
+        del key
+
+    def waker(self) -> Waker | None:
+        """A waker, or None where changes can only be polled for."""
+        return None
+
+
+class LockingStorage(Storage):
+    """A storage in which a name can be held, and is free when its holder's process is dead."""
+
     @abstractmethod
     def lock(self, key: str) -> Lock:
         """Hold a name exclusively among all processes of this storage.
@@ -209,6 +250,31 @@ class Storage(_Closing, ABC):
     def is_locked(self, key: str) -> bool:
         """Whether somebody, also this process, holds a name; nobody is disturbed by the question."""
 
-    def waker(self) -> Waker | None:
-        """A waker, or None where changes can only be polled for."""
-        return None
+
+class ReplacingStorage(Storage):
+    """A storage whose files can be replaced if they are still the ones that were read.
+
+    A tag names the bytes that a key had at a moment; it is the store's, and compared only.
+    """
+
+    @abstractmethod
+    def get(self, key: str) -> tuple[bytes, str]:
+        """A whole file, and the tag of these bytes.
+
+        Raises:
+            NotFoundError: there is no such file.
+            UnavailableError: the store failed.
+        """
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes, tag: str) -> None:
+        """Replace a file that still has this tag.
+
+        Raises:
+            ConflictError: it has another, or is gone; it was not touched.
+            UnavailableError: the store failed; the file may be replaced.
+        """
+
+    @abstractmethod
+    def is_unchanged(self, key: str, tag: str) -> bool:
+        """Whether the file still has this tag; cheaper than ``get``."""

@@ -27,7 +27,7 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Appender, Entry, Lock, Storage, Waker, check_key
+from filestream.storage.base import Appender, Entry, Lock, LockingStorage, Waker, check_key
 
 __all__ = ["LocalStorage"]
 
@@ -47,7 +47,7 @@ _HINTS: Final = {
 }
 
 
-class LocalStorage(Storage):
+class LocalStorage(LockingStorage):
     """Files below one directory of this machine.
 
     Args:
@@ -190,7 +190,7 @@ class LocalStorage(Storage):
             os.rmdir(self._path(prefix))
 
     def lock(self, key: str) -> Lock:
-        """See ``Storage``."""
+        """See ``LockingStorage``."""
         path = self._path(key)
         with self._translated("lock", key):
             self._make_directories(os.path.dirname(path))
@@ -210,7 +210,7 @@ class LocalStorage(Storage):
             return _LocalLock(descriptor)
 
     def is_locked(self, key: str) -> bool:
-        """See ``Storage``; takes a shared lock for a moment, which another ``is_locked`` may too."""
+        """See ``LockingStorage``; takes a shared lock for a moment, which another ``is_locked`` may too."""
         with self._translated("lock", key):
             try:
                 descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW)

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 
 from filestream.errors import ConflictError, NotFoundError
-from filestream.storage.base import Appender, Entry, Lock, Storage, check_key
+from filestream.storage.base import Appender, Entry, Lock, LockingStorage, check_key
 
 __all__ = ["MemoryStorage"]
 
@@ -18,7 +18,7 @@ class _Shelf:
         self.locked: set[str] = set()
 
 
-class MemoryStorage(Storage):
+class MemoryStorage(LockingStorage):
     """A dictionary that keeps the promises of ``Storage``; gone with the process."""
 
     is_durable = False
@@ -99,7 +99,7 @@ class MemoryStorage(Storage):
                 del self._shelf.files[key]
 
     def lock(self, key: str) -> Lock:
-        """See ``Storage``."""
+        """See ``LockingStorage``."""
         place = self._place(key)
         with self._shelf.mutex:
             if place in self._shelf.locked:
@@ -110,7 +110,7 @@ class MemoryStorage(Storage):
         return _MemoryLock(self._shelf, place)
 
     def is_locked(self, key: str) -> bool:
-        """See ``Storage``."""
+        """See ``LockingStorage``."""
         return self._place(key) in self._shelf.locked
 
     def files(self) -> dict[str, bytes]:

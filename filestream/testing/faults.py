@@ -8,7 +8,7 @@ single call and look at what is left.
 from collections.abc import Callable, Sequence
 
 from filestream.errors import UnavailableError
-from filestream.storage.base import Appender, Entry, Lock, Storage
+from filestream.storage.base import Appender, Entry, Lock, LockingStorage
 from filestream.storage.memory import MemoryStorage
 
 __all__ = ["FaultyStorage", "PowerCut"]
@@ -18,7 +18,7 @@ class PowerCut(BaseException):
     """The machine is gone: nothing may catch it and go on."""
 
 
-class FaultyStorage(Storage):
+class FaultyStorage(LockingStorage):
     """Files in memory, with faults.
 
     Attributes:

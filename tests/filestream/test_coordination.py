@@ -1,6 +1,7 @@
 import pytest
 
 from filestream.coordination.base import Document
+from filestream.coordination.conditional import ConditionalPropertyStore
 from filestream.coordination.embedded import EmbeddedPropertyStore
 from filestream.coordination.open import open_property_store
 from filestream.errors import (
@@ -9,8 +10,10 @@ from filestream.errors import (
     UnavailableError,
     UnsupportedVersionError,
 )
+from filestream.storage.hdfs import HdfsStorage
 from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
+from filestream.storage.objects import ObjectStorage
 from filestream.testing.property_store_suite import PropertyStoreSuite
 
 
@@ -24,6 +27,34 @@ class TestEmbeddedInMemory(PropertyStoreSuite):
     @pytest.fixture
     def store(self):
         return EmbeddedPropertyStore(MemoryStorage(), "_store")
+
+
+class TestEmbeddedWithoutLocks(PropertyStoreSuite):
+    """On a store where nobody but a lease tells that a claim's holder is dead."""
+
+    @pytest.fixture
+    def store(self):
+        return EmbeddedPropertyStore(ObjectStorage("memory://bucket"), "_store")
+
+
+class TestConditionalInMemory(PropertyStoreSuite):
+    @pytest.fixture
+    def store(self):
+        return ConditionalPropertyStore(ObjectStorage("memory://bucket"), "_store")
+
+
+@pytest.mark.s3
+class TestConditionalOnS3(PropertyStoreSuite):
+    @pytest.fixture(params=["s3", "moto"])
+    def store(self, request, place):
+        return ConditionalPropertyStore(ObjectStorage(*place(request.param)), "_store")
+
+
+@pytest.mark.hdfs
+class TestEmbeddedOnHdfs(PropertyStoreSuite):
+    @pytest.fixture
+    def store(self, place):
+        return EmbeddedPropertyStore(HdfsStorage(*place("hdfs")), "_store")
 
 
 def test_old_versions_are_cleaned_up():

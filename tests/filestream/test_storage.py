@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from filestream.errors import ConflictError, FilestreamError, InvalidRequestError, UnavailableError
+from filestream.storage.hdfs import HdfsStorage
 from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
+from filestream.storage.objects import ObjectStorage
 from filestream.storage.open import normalise_url, open_storage
 from filestream.testing.faults import FaultyStorage
 from filestream.testing.storage_suite import StorageSuite
@@ -32,6 +34,34 @@ class TestMemoryStorageBelow(StorageSuite):
     @pytest.fixture
     def storage(self):
         return MemoryStorage().below("deep/down")
+
+
+class TestObjectsInMemory(StorageSuite):
+    @pytest.fixture
+    def storage(self):
+        return ObjectStorage("memory://bucket/stream")
+
+
+@pytest.mark.s3
+class TestObjectsOnS3(StorageSuite):
+    @pytest.fixture(params=["s3", "moto"])
+    def storage(self, request, place):
+        return ObjectStorage(*place(request.param))
+
+
+@pytest.mark.hdfs
+class TestHdfsStorage(StorageSuite):
+    @pytest.fixture
+    def storage(self, place):
+        return HdfsStorage(*place("hdfs"))
+
+
+@pytest.mark.hdfs
+class TestHdfsStorageWithoutWebHdfs(StorageSuite):
+    @pytest.fixture
+    def storage(self, place):
+        url, _ = place("hdfs")
+        return HdfsStorage(url, {"webhdfs": "off"})
 
 
 class TestFaultyStorage(StorageSuite):

@@ -16,7 +16,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from servers.zookeeper import free_port
+from servers.programs import free_port
 
 import filestream
 from filestream.coordination.open import open_property_store

@@ -1,21 +1,12 @@
 """A real ZooKeeper for tests: the server inside the jars that PySpark brings, on loopback."""
 
 import importlib.util
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 
+from servers.programs import Program, free_port, java
+
 TICK_MS = 500
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def what_is_missing() -> str | None:
@@ -27,11 +18,6 @@ def what_is_missing() -> str | None:
     return None
 
 
-def java() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    return shutil.which(f"{home}/bin/java") if home else shutil.which("java")
-
-
 class ZooKeeperServer:
     """One server with its own data directory; the same port after a restart."""
 
@@ -39,7 +25,7 @@ class ZooKeeperServer:
         self.folder = folder
         self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.program: Program | None = None
         spec = importlib.util.find_spec("pyspark")
         assert spec is not None
         assert spec.origin is not None
@@ -73,32 +59,24 @@ class ZooKeeperServer:
     def start(self) -> None:
         executable = java()
         assert executable is not None
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    executable,
-                    "-Xmx256m",
-                    "-XX:+UseSerialGC",
-                    "-XX:TieredStopAtLevel=1",
-                    "-cp",
-                    self.classpath,
-                    "org.apache.zookeeper.server.ZooKeeperServerMain",
-                    str(self.folder / "zoo.cfg"),
-                ],
-                stdout=log,
-                stderr=log,
-            )
+        self.program = Program(
+            [
+                executable,
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                self.classpath,
+                "org.apache.zookeeper.server.ZooKeeperServerMain",
+                str(self.folder / "zoo.cfg"),
+            ],
+            self.folder / "log",
+        )
         self.wait()
 
     def wait(self, timeout_s: float = 60) -> None:
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            assert self.process is not None
-            assert self.process.poll() is None, (self.folder / "log").read_text()[-3000:]
-            if "Mode:" in self.says("srvr"):
-                return
-            time.sleep(0.02)  # noqa: TID251 - waits for another program
-        raise AssertionError((self.folder / "log").read_text()[-3000:])
+        assert self.program is not None
+        self.program.wait_until(lambda: "Mode:" in self.says("srvr"), timeout_s)
 
     def says(self, word: str) -> str:
         """The answer to a four-letter word; empty when there is none."""
@@ -113,22 +91,17 @@ class ZooKeeperServer:
             return ""
 
     def pause(self) -> None:
-        self._signal(signal.SIGSTOP)
+        assert self.program is not None
+        self.program.pause()
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        assert self.program is not None
+        self.program.resume()
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-        assert self.process is not None
-        self.process.wait(30)
+        assert self.program is not None
+        self.program.kill()
 
     def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            self.process.wait(30)
-
-    def _signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
+        if self.program is not None:
+            self.program.stop()

@@ -1,0 +1,370 @@
+"""HDFS by ``hdfs-native``: no Java in the client.
+
+A file grows under its creator's lease; ``hsync`` returns when every DataNode of the pipeline has
+synced, and tells the NameNode the new length. ``recover_lease`` takes the lease from whoever has
+it, after which his next sync fails: the store itself fences a writer that was taken for dead.
+
+The library reads closed blocks only, so what is synced into the open last block of a file is read
+through WebHDFS (``storage/hdfs_web.py``). Where that is off, readers see a file once it is closed, and
+``reads_open_files`` tells writers to close theirs often.
+
+To close a file may take the NameNode half a second, until a DataNode has reported the last block; so
+that is done by a thread. All bytes were synced before, and a file that stays open is closed by the
+NameNode in time.
+"""
+
+import contextlib
+import logging
+import os
+import posixpath
+import re
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import hdfs_native
+
+from filestream.errors import (
+    ConflictError,
+    FilestreamError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
+from filestream.storage.base import Appender, Entry, Storage, check_key
+from filestream.storage.hdfs_web import WebHdfs, site_values, web_addresses
+
+__all__ = ["HdfsStorage"]
+
+logger = logging.getLogger(__name__)
+
+_FILE_MODE: Final = 0o640
+_DIRECTORY_MODE: Final = 0o750
+_FENCE_S_MAX: Final = 60.0
+_FENCE_PAUSE_S: Final = (0.02, 0.5)
+# The library's own 15 tries of up to 15 s each would hold a caller up for three minutes.
+_BOUNDED_WAITS: Final = {
+    "dfs.client.failover.max.attempts": "8",
+    "dfs.client.failover.sleep.base.millis": "200",
+    "dfs.client.failover.sleep.max.millis": "3000",
+    "dfs.client.socket-timeout": "30000",
+}
+_OWN_OPTIONS: Final = frozenset(
+    ("webhdfs", "config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+)
+_HINTS: Final = (
+    ("SafeModeException", "the NameNode is in safe mode: wait until it has left it"),
+    ("AccessControlException", "permission denied: check owner, mode and HADOOP_USER_NAME"),
+    ("Permission denied", "permission denied: check owner, mode and HADOOP_USER_NAME"),
+    ("QuotaExceeded", "the quota of the directory is used up: raise it or free space"),
+    ("could only be written to 0", "no DataNode takes the block: are they up, and not full?"),
+    ("could only be replicated to 0", "no DataNode takes the block: are they up, and not full?"),
+    ("NotEnoughReplicas", "no DataNode takes the block: are they up, and not full?"),
+    ("StandbyException", "every NameNode that was asked is on standby"),
+    ("Connection refused", "no NameNode answers: check the address, and that it runs"),
+    ("timed out", "no answer in time: check the network and the NameNode"),
+    ("failed to lookup address", "the host name is not known: check the URL"),
+    ("authenti", "the NameNode refuses this identity: check the Kerberos ticket"),
+)
+
+
+class HdfsStorage(Storage):
+    """Files below one directory of HDFS.
+
+    Args:
+        url: ``hdfs://namenode:8020/path``, or ``hdfs://nameservice/path`` with HADOOP_CONF_DIR.
+        options: properties of Hadoop by their names (``dfs.ha.namenodes.ns``), and our own:
+            ``webhdfs`` (an address such as ``http://namenode:9870``, or ``off``), ``config_dir``,
+            ``kerberos_principal``, ``kerberos_keytab``, ``kerberos_cache``.
+    """
+
+    is_durable = True
+
+    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+        self._options = dict(options or {})
+        scheme, _, rest = url.partition("://")
+        authority, _, path = rest.partition("/")
+        if scheme != "hdfs" or not authority:
+            raise InvalidRequestError(
+                f"an HDFS URL names a NameNode or nameservice: hdfs://namenode:8020/path. url={url}"
+            )
+        if unknown := [n for n in self._options if "." not in n and n not in _OWN_OPTIONS]:
+            raise InvalidRequestError(
+                f"no such option of HDFS: {', '.join(sorted(unknown))}. Known are "
+                f"{', '.join(sorted(_OWN_OPTIONS))}, and Hadoop's own properties"
+            )
+        self._root = posixpath.normpath(f"/{path}")
+        self.url = f"hdfs://{authority}{self._root}".rstrip("/")
+        self._authority = authority
+        self._site = site_values(self._options.get("config_dir"))
+        given = {n: str(v) for n, v in self._options.items() if n not in _OWN_OPTIONS}
+        waits = {n: v for n, v in _BOUNDED_WAITS.items() if n not in self._site}
+        try:
+            self._client = hdfs_native.Client(
+                f"hdfs://{authority}",
+                config={**waits, **given},
+                config_dir=self._options.get("config_dir"),
+                kerberos_principal=self._options.get("kerberos_principal"),
+                kerberos_keytab=self._options.get("kerberos_keytab"),
+                kerberos_cache=self._options.get("kerberos_cache"),
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InvalidRequestError(f"HDFS cannot be opened: {_first_line(error)}") from error
+        self._site |= given
+        self._web: WebHdfs | None = None
+        self._has_asked_web = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return HdfsStorage, (self.url, self._options)
+
+    def __repr__(self) -> str:
+        return f"HdfsStorage({self.url!r})"
+
+    @property
+    def reads_open_files(self) -> bool:  # type: ignore[override]
+        """Whether WebHDFS is there to read the end of open files."""
+        return self._open_web() is not None
+
+    def _open_web(self) -> WebHdfs | None:
+        if not self._has_asked_web:
+            wanted = self._options.get("webhdfs") or os.environ.get("FILESTREAM_WEBHDFS", "")
+            if wanted != "off":
+                addresses = [wanted] if wanted else web_addresses(self._authority, self._site)
+                web = WebHdfs(addresses)
+                if web.is_there():
+                    self._web = web
+                else:
+                    logger.warning(
+                        "WebHDFS does not answer at %s: files are read once they are closed",
+                        ", ".join(addresses),
+                    )
+            self._has_asked_web = True
+        return self._web
+
+    def _path(self, key: str) -> str:
+        return posixpath.join(self._root, check_key(key)) if key else self._root
+
+    @contextlib.contextmanager
+    def _translated(self, what: str, key: str) -> Iterator[None]:
+        try:
+            yield
+        except FilestreamError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _translate(error, what, self.url_of(key)) from error
+
+    def create(self, key: str, *, durable_name: bool = True) -> Appender:
+        """See ``Storage``; the NameNode's log makes every name durable."""
+        del durable_name
+        with self._translated("create", key):
+            return _HdfsAppender(self._create(self._path(key)), self.url_of(key))
+
+    def _create(self, path: str) -> Any:
+        folder = posixpath.dirname(path)
+        options = hdfs_native.WriteOptions(permission=_FILE_MODE, create_parent=False)
+        try:
+            return self._client.create(path, options)
+        except FileNotFoundError:
+            self._client.mkdirs(folder, _DIRECTORY_MODE, create_parent=True)
+            return self._client.create(path, options)
+
+    def put_if_absent(self, key: str, data: bytes) -> None:
+        """See ``Storage``: written and closed aside, then renamed, which replaces nothing."""
+        path = self._path(key)
+        with self._translated("create", key):
+            if self._info(path) is not None:
+                raise FileExistsError(path)
+            # The name begins with a dot: not part of a stream, whenever this process dies.
+            staged = posixpath.join(posixpath.dirname(path), f".put-{secrets.token_hex(8)}")
+            file = self._create(staged)
+            try:
+                file.write(data)
+                file.hsync()
+                file.close()
+                self._client.rename(staged, path)
+            except BaseException:
+                with contextlib.suppress(OSError, RuntimeError):
+                    self._client.delete(staged)
+                raise
+
+    def read(self, key: str, position: int, size: int) -> bytes:
+        """See ``Storage``; opens the file anew each time, so the end is never stale."""
+        path = self._path(key)
+        with self._translated("read", key):
+            file = self._client.read(path)
+            closed = len(file)
+            wanted = min(size, closed - position)
+            data = bytes(file.read_range(position, wanted)) if wanted > 0 else b""
+            if len(data) >= size:
+                return data
+            web = self._open_web()
+            at = position + len(data)
+            if web is None or self._client.get_file_info(path).length <= at:
+                return data
+            return data + web.read(path, at, size - len(data))
+
+    def size(self, key: str) -> int:
+        """See ``Storage``: what can be read of it now."""
+        path = self._path(key)
+        with self._translated("look at", key):
+            if self._open_web() is not None:
+                return int(self._client.get_file_info(path).length)
+            return len(self._client.read(path))
+
+    def exists(self, key: str) -> bool:
+        """See ``Storage``."""
+        with self._translated("look at", key):
+            info = self._info(self._path(key))
+        return info is not None and not info.isdir
+
+    def _info(self, path: str) -> Any | None:
+        try:
+            return self._client.get_file_info(path)
+        except FileNotFoundError:
+            return None
+
+    def list(self, prefix: str) -> Sequence[Entry]:
+        """See ``Storage``."""
+        path = self._path(prefix)
+        with self._translated("list", prefix):
+            try:
+                found = list(self._client.list_status(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return [
+            Entry(posixpath.basename(status.path), status.isdir)
+            for status in found
+            if posixpath.normpath(status.path) != path
+        ]
+
+    def delete(self, key: str) -> None:
+        """See ``Storage``."""
+        with self._translated("delete", key), contextlib.suppress(FileNotFoundError):
+            self._client.delete(self._path(key))
+
+    def delete_tree(self, prefix: str) -> None:
+        """See ``Storage``."""
+        with self._translated("delete", prefix), contextlib.suppress(FileNotFoundError):
+            self._client.delete(self._path(prefix), recursive=True)
+
+    def remove_if_empty(self, prefix: str) -> None:
+        """See ``Storage``."""
+        with contextlib.suppress(OSError, RuntimeError):
+            self._client.delete(self._path(prefix))
+
+    def fence(self, key: str) -> None:
+        """See ``Storage``: takes the lease away from whoever has it."""
+        until_s = time.monotonic() + _FENCE_S_MAX
+        pause_s, pause_s_max = _FENCE_PAUSE_S
+        with self._translated("fence", key):
+            while True:
+                try:
+                    if self._client.recover_lease(self._path(key)):
+                        return
+                except FileNotFoundError:
+                    return
+                if time.monotonic() > until_s:
+                    raise UnavailableError(
+                        "the lease of a dead writer's file was not recovered in time: are the "
+                        f"DataNodes of its last block up? url={self.url_of(key)}"
+                    )
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, pause_s_max)
+
+
+class _HdfsAppender(Appender):
+    def __init__(self, file: Any, url: str) -> None:
+        self._file = file
+        self._url = url
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._file.write(data)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _translate(error, "write", self._url) from error
+
+    def sync(self) -> None:
+        try:
+            self._file.hsync()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise _translate(error, "sync", self._url) from error
+
+    def close(self) -> None:
+        file, self._file = self._file, _CLOSED
+        if file is not _CLOSED:
+            _close_soon(file, self._url)
+
+
+class _ClosedFile:
+    """What is left of an appender after ``close``."""
+
+    def write(self, data: bytes) -> None:
+        raise ValueError("the file is closed")
+
+    def hsync(self) -> None:
+        raise ValueError("the file is closed")
+
+
+_CLOSED: Final = _ClosedFile()
+
+
+class _Closing:
+    """The threads that close files, made when first needed; a forked child makes its own."""
+
+    threads: ThreadPoolExecutor | None = None
+
+
+def _close_soon(file: Any, url: str) -> None:
+    if _Closing.threads is None:
+        _Closing.threads = ThreadPoolExecutor(4, thread_name_prefix="filestream-hdfs-close")
+    try:
+        _Closing.threads.submit(_close, file, url)
+    except RuntimeError:
+        _close(file, url)  # The interpreter is on its way out.
+
+
+def _close(file: Any, url: str) -> None:
+    try:
+        file.close()
+    except Exception as error:
+        # Nothing is lost: what matters was synced, and the NameNode closes the file in time.
+        logger.info("file was not closed: %s url=%s", _first_line(error), url)
+
+
+def _forget_threads() -> None:
+    _Closing.threads = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _translate(error: Exception, what: str, url: str) -> FilestreamError:
+    text = str(error)
+    if isinstance(error, FileNotFoundError) or "FileNotFoundException" in text:
+        return NotFoundError(f"there is no such file. url={url}")
+    if isinstance(error, FileExistsError) or re.search(
+        r"FileAlreadyExists|AlreadyBeingCreated|already the current lease holder", text
+    ):
+        return ConflictError(f"the file exists already. url={url}")
+    if isinstance(error, NotADirectoryError | IsADirectoryError) or re.search(
+        r"ParentNotDirectory|is not a directory|is a directory|PathIsNotDirectory", text
+    ):
+        return InvalidRequestError(
+            f"cannot {what}: a file stands where a directory should, or the reverse. url={url}"
+        )
+    if re.search(r"(?i)erasure", text):
+        return InvalidRequestError(
+            f"cannot {what}: the directory is erasure-coded, and HDFS syncs no such file: choose "
+            f"another, or 'hdfs ec -setPolicy -replicate' on this one. url={url}"
+        )
+    hint = next((hint for word, hint in _HINTS if word in text), "see what it said")
+    return UnavailableError(f"cannot {what}: {hint}. said={_first_line(error)!r} url={url}")
+
+
+def _first_line(error: BaseException) -> str:
+    """Without the server's stack trace."""
+    text = str(error).split("\\n\\tat ")[0].split("\n")[0]
+    return text[:300]
