@@ -6,6 +6,7 @@ floor knows nothing of.
 
 import os
 import random
+from collections.abc import Mapping
 
 from filestream.clock import Clock
 from filestream.consumers.admin import Group
@@ -175,22 +176,30 @@ def _check_positions(
 def create(
     url: str | os.PathLike[str],
     *,
-    coordination: str = "embedded",
+    coordination: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     chance: random.Random | None = None,
     **properties: object,
 ) -> Stream:
     """See ``filestream.partitions.stream.create``."""
     return streams.create_as(
-        Stream, url, coordination=coordination, clock=clock, chance=chance, **properties
+        Stream,
+        url,
+        coordination=coordination,
+        storage_options=storage_options,
+        clock=clock,
+        chance=chance,
+        **properties,
     )
 
 
 def open(
     url: str | os.PathLike[str],
     *,
+    storage_options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     chance: random.Random | None = None,
 ) -> Stream:
     """See ``filestream.partitions.stream.open``."""
-    return streams.open_as(Stream, url, clock=clock, chance=chance)
+    return streams.open_as(Stream, url, storage_options=storage_options, clock=clock, chance=chance)

@@ -33,6 +33,7 @@ from filestream.errors import (
     InvalidRequestError,
     UnsupportedVersionError,
 )
+from filestream.one_read import OneRead
 from filestream.storage.base import Storage
 
 __all__ = ["OnCorrupt", "SegmentReader", "check_on_corrupt", "decode_block", "parse_header"]
@@ -118,7 +119,8 @@ class SegmentReader:
         self.is_over = False
         self.torn_bytes = 0
         self.lost_bytes = 0
-        self._storage = storage
+        # Where files do not grow, what was read of one holds for ever: mostly one request is enough.
+        self._storage = storage if storage.can_append else OneRead(storage, key)
         self._limit = limit
         self._on_corrupt = on_corrupt
         # A large event whose last chunk was not seen yet; it begins at ``position``.

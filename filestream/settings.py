@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal, get_args
 
 from filestream.errors import CorruptDataError, InvalidRequestError, UnsupportedVersionError
-from filestream.segment_writer import Acknowledgement, SegmentFormat
+from filestream.segment_encoder import Acknowledgement, SegmentFormat
 from filestream.units import (
     format_duration,
     format_size_exactly,
@@ -42,7 +42,14 @@ class StreamProperties:
         segment_age_ms_max: a segment that has been open for longer is sealed.
         segment_idle_ms_max: a segment without traffic for longer is sealed.
         acknowledgement: what a returned ``append`` survives: ``"disk"`` a power cut,
-            ``"os"`` the death of the process, ``"memory"`` nothing.
+            ``"os"`` the death of the process, ``"memory"`` nothing; on an object store
+            ``"object"``: what the store survives.
+        linger_ms: on an object store, at least so long lies between the beginnings of two commits
+            of a writer, because each costs money; the first after a pause begins at once.
+        commit_size_bytes_max: on an object store, so much is committed without waiting; larger
+            batches are cut.
+        commits_in_flight_max: on an object store, so many commits may be under way; they are
+            acknowledged in order.
         compression: of blocks: ``"none"`` or ``"zstd"``.
     """
 
@@ -58,6 +65,9 @@ class StreamProperties:
     segment_idle_ms_max: int = 300_000
     acknowledgement: Acknowledgement = "disk"
     compression: Compression = "none"
+    linger_ms: int = 250
+    commit_size_bytes_max: int = 8 << 20
+    commits_in_flight_max: int = 4
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -82,6 +92,9 @@ class StreamProperties:
         _check_range("block_size_bytes_max", self.block_size_bytes_max, 4 << 10, 8 << 20)
         _check_range("event_size_bytes_max", self.event_size_bytes_max, 1, 1 << 30)
         _check_range("segment_size_bytes_max", self.segment_size_bytes_max, 4 << 10, 1 << 40)
+        _check_range("linger_ms", self.linger_ms, 0, 60_000)
+        _check_range("commit_size_bytes_max", self.commit_size_bytes_max, 4 << 10, 1 << 30)
+        _check_range("commits_in_flight_max", self.commits_in_flight_max, 1, 64)
         for name in ("segment_age_ms_max", "segment_idle_ms_max"):
             _check_range(name, getattr(self, name), 100, 366 * 86_400_000)
         if self.format == "E2" and self.compression != "none":

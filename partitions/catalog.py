@@ -104,17 +104,20 @@ class Catalog:
 
     def next_sequence(self, partition: Partition, writer_id: str) -> int:
         """The sequence after the highest of exactly this writer; either suffix counts."""
+        return max(self.sequences(partition, writer_id), default=-1) + 1
+
+    def sequences(self, partition: Partition, writer_id: str) -> set[int]:
+        """Sequences of exactly this writer that are taken; either suffix counts."""
         directories = [PartitionDirectory(partition, (partition.key,))]
         if self.generation_keys(partition.generation) != [f"{partition.generation:05d}"]:
             listed = self.partitions(partition.generation)
             directories += [d for d in listed if d.partition == partition]
-        taken = [
+        return {
             segment.sequence
             for directory in directories
             for segment, _ in self._files(directory)
             if segment.writer_id == writer_id
-        ]
-        return max(taken, default=-1) + 1
+        }
 
     def _files(self, directory: PartitionDirectory) -> Iterable[tuple[Segment, str]]:
         for key in directory.keys:

@@ -7,6 +7,7 @@ in a later partition is none either, because producers may go back in event time
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from filestream.errors import NotFoundError
@@ -82,6 +83,12 @@ class Chain:
     def is_open(self) -> bool:
         """Whether ``read`` may bring something without ``learn`` being called first."""
         return self._reader is not None or self._next <= self._last
+
+    @property
+    def following(self) -> Segment | None:
+        """The segment that will come after the last one known; None before there is one."""
+        last = self._segments.get(self._last)
+        return last and replace(last, sequence=last.sequence + 1)
 
     @property
     def place(self) -> Place:

@@ -9,6 +9,9 @@ next batch as the new leader, so that the disk is never idle while there is work
 
 Work that nobody waits for (``post``) is led by a background thread that its owner lends.
 
+Where the work is slow and may overlap, ``perform`` only begins it: it answers True, the next leader
+takes over at once, and ``complete`` is called by whoever has finished the batch.
+
 Rule: whatever happens to the leader, also an interrupt at any point, every piece of work that was
 taken gets an outcome, and leadership is handed on or given up. Nobody hangs.
 """
@@ -20,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from filestream.clock import Clock, SystemClock
 from filestream.errors import FilestreamError, UnavailableError
 
 __all__ = ["Drain", "Work"]
@@ -30,14 +34,18 @@ class Work:
 
     Attributes:
         size: what it counts against the limit of a batch, in bytes.
+        is_urgent: the batch that holds it is not put off.
         error: why it failed; None while it has not.
     """
 
-    __slots__ = ("error", "future", "is_done", "parked", "size")
+    __slots__ = ("error", "future", "is_begun", "is_done", "is_urgent", "parked", "size")
 
-    def __init__(self, size: int = 0) -> None:
+    def __init__(self, size: int = 0, *, is_urgent: bool = False) -> None:
         self.size = size
+        self.is_urgent = is_urgent
         self.error: Exception | None = None
+        # Under way: ``complete`` will say how it ended.
+        self.is_begun = False
         self.is_done = False
         # The thread that waits is blocked on it; None when nobody waits.
         self.parked: threading.Lock | None = None
@@ -56,24 +64,32 @@ class Drain:
 
     Args:
         perform: does the work of a batch; called by one thread at a time. It sets ``error`` on
-            pieces that failed; what it raises fails all of them.
+            pieces that failed; what it raises fails all of them. When it answers True the work is
+            only begun, and ``complete`` will be called, or was called already.
         batch_size_max: bytes after which a batch is closed; it holds one piece of work at least.
         wake_background: called when work waits that only the background thread can lead.
+        pause_s: how long the next batch should be put off to grow; None never puts off.
+        clock: to wait by.
     """
 
     def __init__(
         self,
-        perform: Callable[[Sequence[Work]], None],
+        perform: Callable[[Sequence[Work]], bool],
         *,
         batch_size_max: int,
         wake_background: Callable[[], None],
+        pause_s: Callable[[], float] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._perform = perform
         self._batch_size_max = batch_size_max
         self._wake_background = wake_background
+        self._pause_s = pause_s
+        self._clock = clock or SystemClock()
         # Guards all below. Held for a few instructions only, never over a call of perform:
         # it costs nothing beside a sync, and a lock-free queue loses wake-ups too easily.
         self._mutex = threading.Lock()
+        self._grown = threading.Condition(self._mutex)
         self._queue: deque[Work] = deque()
         self._queued_size = 0
         self._leader: Work | _Background | None = None
@@ -99,6 +115,8 @@ class Drain:
                     work.parked.acquire()
                 self._queue.append(work)
                 self._queued_size += work.size
+                if self._pause_s is not None and self._is_ripe(work):
+                    self._grown.notify()
             if work.parked is not None:
                 work.parked.acquire()
                 leads = not work.is_done
@@ -120,6 +138,8 @@ class Drain:
             self._check_open()
             self._queue.append(work)
             self._queued_size += work.size
+            if self._pause_s is not None and self._is_ripe(work):
+                self._grown.notify()
             is_needed = self._leader is None
             if is_needed:
                 self._leader = _BACKGROUND
@@ -141,6 +161,8 @@ class Drain:
                 return False
             grown = extend(self._queue[-1])
             self._queued_size += max(grown, 0)
+            if self._pause_s is not None and self._is_ripe(self._queue[-1]):
+                self._grown.notify()
             return grown >= 0
 
     @property
@@ -167,6 +189,7 @@ class Drain:
     def forget_parent(self, reason: FilestreamError) -> None:
         """After a fork, in the child: the locks and the work are the parent's; start empty."""
         self._mutex = threading.Lock()
+        self._grown = threading.Condition(self._mutex)
         self._queue.clear()
         self._queued_size = 0
         self._leader = None
@@ -181,9 +204,28 @@ class Drain:
     def _lead(self, work: Work) -> None:
         """Lead until the own work is done; a full queue before it may take several batches."""
         while not work.is_done:
-            self._lead_once()
+            if work.is_begun:
+                assert work.parked is not None
+                work.parked.acquire()
+            else:
+                self._lead_once()
+
+    def _is_ripe(self, work: Work) -> bool:
+        """Whether the queue need not be put off any more, now that this has come."""
+        return work.is_urgent or self._queued_size >= self._batch_size_max
+
+    def _put_off(self, pause_s: Callable[[], float]) -> None:
+        """Let the queue grow while it pays; the mutex is not held."""
+        with self._grown:
+            while not any(map(self._is_ripe, self._queue)):
+                left_s = pause_s()
+                if left_s <= 0:
+                    return
+                self._clock.wait(self._grown, left_s)
 
     def _lead_once(self) -> None:
+        if self._pause_s is not None:
+            self._put_off(self._pause_s)
         with self._mutex:
             batch = self._batch
             size = 0
@@ -192,16 +234,39 @@ class Drain:
                 batch.append(self._queue[0])
                 size += self._queue.popleft().size
             self._queued_size -= size
+        is_begun = False
         try:
             if batch:
-                self._perform(batch)
+                is_begun = self._perform(batch)
         except Exception as error:
             _fail(batch, error)
         except BaseException as error:
             _fail(batch, error)
             self._finish_batch()
             raise
-        self._finish_batch()
+        if is_begun:
+            self._leave_batch()
+        else:
+            self._finish_batch()
+
+    def complete(self, batch: Sequence[Work]) -> None:
+        """A batch that was begun is done; called by any thread, once."""
+        with self._mutex:
+            self._served += batch
+            for work in batch:
+                work.is_done = True
+        self._wake_served()
+
+    def _leave_batch(self) -> None:
+        """The batch is under way: hand over, and wait like everybody else."""
+        with self._mutex:
+            for work in self._batch:
+                if work is self._leader and not work.is_done and work.parked is None:
+                    work.parked = threading.Lock()
+                    work.parked.acquire()
+                work.is_begun = True
+            self._batch = []
+            self._hand_over()
 
     def _finish_batch(self) -> None:
         """Hand over, then tell those who were served; may be called again after an interrupt."""

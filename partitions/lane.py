@@ -13,27 +13,24 @@ import contextlib
 import dataclasses
 import logging
 import random
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from operator import gt
+from collections.abc import Sequence
 from typing import Final
 
-from filestream import transforms
-from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
-from filestream.codec import EncodedEvent
 from filestream.errors import ConflictError, FilestreamError, UnavailableError
 from filestream.partitions.appended import Placed, Run
+from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, encode_run
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.rotation import SegmentAge, next_look_s, roll_reason
+from filestream.partitions.segment_heads import SegmentHeads
 from filestream.partitions.writer_ids import WriterClaim
-from filestream.segment_writer import SegmentOptions, SegmentWriter
+from filestream.segment_writer import SegmentWriter
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
 
-__all__ = ["COMMIT_SIZE_BYTES", "Batch", "Lane"]
+__all__ = ["COMMIT_SIZE_BYTES", "Lane"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +40,6 @@ _REWRITES_MAX: Final = 100
 # A timestamp that is older than the newest in its segment by no more than this is raised to it:
 # threads that stamp their own events race by that much. An older one rolls the segment.
 _LATENESS_MS_MAX: Final = 1000
-
-# Events of one call, and a timestamp for each; None for the clock's.
-Batch = tuple[Sequence[EncodedEvent], Sequence[int | None] | None]
 
 
 class _GenerationChangedError(Exception):
@@ -71,14 +65,15 @@ class Lane:
         self._storage = storage
         self._generations = generations
         self._catalog = Catalog(storage)
-        self._stream_name = stream_name
         self._claim = claim
         self._properties = properties
+        self._heads = SegmentHeads(stream_name, properties, chance)
         self._clock = clock
-        self._chance = chance
         self._generation: Generation | None = None
         self._segment: Segment | None = None
         self._file: SegmentWriter | None = None
+        # The last that we ended ourselves: nobody else can add to it.
+        self._sealed_key = ""
         self._age = SegmentAge(0.0, 0.0, 0)
 
     @property
@@ -187,6 +182,7 @@ class Lane:
             # Nothing acknowledged is lost; readers leave the file when they see the next one.
             logger.warning("segment was not sealed: %s %s", file.key, error)
         else:
+            self._sealed_key = f"{file.key}.dat"
             logger.debug("segment sealed: %s reason=%s", file.key, reason)
 
     def look(self) -> None:
@@ -243,47 +239,28 @@ class Lane:
         )
 
     def _place(self, batches: Sequence[Batch], generation: Generation) -> Placed:
-        now_ms = max(1, min(self._clock.now_ms(), TIMESTAMP_MS_MAX))
-        duration_ms = self._properties.partition_duration_ms
-        if all(given is None for _, given in batches):
-            # The usual case: one time for all, nothing to sort and nothing to divide.
-            events = [event for batch, _ in batches for event in batch]
-            partition = Partition.of(generation.number, now_ms, duration_ms)
-            return Placed(self._place_in(partition, events, now_ms), None)
-        events, stamps = _flatten(batches, now_ms)
-        order: list[int] | None = None
-        if any(map(gt, stamps, stamps[1:])):
-            by_time = sorted(range(len(stamps)), key=stamps.__getitem__)
-            events, stamps = [events[i] for i in by_time], [stamps[i] for i in by_time]
-            order = [0] * len(by_time)
-            for place, i in enumerate(by_time):
-                order[i] = place
+        arranged = arrange(
+            batches,
+            generation.number,
+            self._clock.now_ms(),
+            self._properties.partition_duration_ms,
+        )
         runs: list[Run] = []
-        at = 0
-        while at < len(events):
-            partition = Partition.of(generation.number, stamps[at], duration_ms)
-            end = bisect_right(stamps, partition.end_ms - 1, lo=at)
-            runs += self._place_in(partition, events[at:end], stamps[at:end])
-            at = end
-        return Placed(runs, order)
+        for portion in arranged.portions:
+            runs += self._place_in(portion)
+        return Placed(runs, arranged.order)
 
-    def _place_in(
-        self, partition: Partition, events: Sequence[EncodedEvent], stamps: Sequence[int] | int
-    ) -> list[Run]:
-        """Write and sync events of one partition, in the order of time; one time, or one each."""
-        file, segment = self._file_for(partition, stamps if isinstance(stamps, int) else stamps[0])
-        least = file.last_timestamp_ms
-        if isinstance(stamps, int):
-            stamps = max(stamps, least)
-        elif stamps[0] < least:
-            stamps = [max(stamp, least) for stamp in stamps]
+    def _place_in(self, portion: Portion) -> list[Run]:
+        """Write and sync events of one partition."""
+        file, segment = self._file_for(portion.partition, portion.first_ms)
+        portion = portion.not_before(file.last_timestamp_ms)
         runs: list[Run] = []
         try:
             uncommitted = 0
-            for start, end, size in _cut(events, self._properties.block_size_bytes_max):
-                times = stamps if isinstance(stamps, int) else stamps[start:end]
-                for position, count in self._add(file, events[start:end], times):
-                    runs.append(Run(segment, position, 0, count))
+            for start, end, size in blocks_of(
+                portion.events, self._properties.block_size_bytes_max
+            ):
+                runs += encode_run(file, segment, portion.part(start, end), self._properties)
                 uncommitted += size
                 if uncommitted > COMMIT_SIZE_BYTES:
                     file.commit()
@@ -298,18 +275,6 @@ class Lane:
             raise
         self._age.appended_s = self._clock.monotonic_s()
         return runs
-
-    def _add(
-        self, file: SegmentWriter, events: Sequence[EncodedEvent], stamps: Sequence[int] | int
-    ) -> list[tuple[int, int]]:
-        if isinstance(stamps, int):
-            first = last = stamps
-        else:
-            first, last = stamps[0], stamps[-1]
-        block_size_max = self._properties.block_size_bytes_max
-        if len(events[0]) > block_size_max and self._properties.format == "E3":
-            return file.add_large(events[0], first, block_size_max)
-        return file.add(events, first if first == last else stamps)
 
     def _file_for(self, partition: Partition, timestamp_ms: int) -> tuple[SegmentWriter, Segment]:
         """The open segment if it can take the event, else a new one."""
@@ -339,56 +304,17 @@ class Lane:
         return file, segment
 
     def _open(self, segment: Segment) -> SegmentWriter:
-        properties = transforms.file_properties(self._properties.compression)
-        options = SegmentOptions(
-            format=self._properties.format,
-            acknowledgement=self._properties.acknowledgement,
-            index_interval_bytes=self._properties.index_interval_bytes,
-            codec=properties.get("block.codec", ""),
-        )
-        if self._properties.format == "E3":
-            properties |= {
-                "file.id": f"{self._chance.getrandbits(128):032x}",
-                "stream": self._stream_name,
-                "generation": str(segment.partition.generation),
-                "partition": segment.partition.name,
-                "writer": segment.writer_id,
-                "sequence": str(segment.sequence),
-            }
         logger.debug("segment opened: %s", segment.key)
+        before = dataclasses.replace(segment, sequence=max(segment.sequence - 1, 0))
+        if before != segment and before.data_key != self._sealed_key:
+            # Readers will leave the file before this one, so nobody may add to it any more.
+            self._storage.fence(before.data_key)
         try:
-            return SegmentWriter(self._storage, segment.key, properties, options)
+            return SegmentWriter(
+                self._storage, segment.key, self._heads.head(segment), self._heads.options
+            )
         except ConflictError as error:
             raise ConflictError(
                 f"another process writes as {segment.writer_id!r}: give each its own writer_id. "
                 f"url={self._storage.url_of(segment.data_key)}"
             ) from error
-
-
-def _flatten(batches: Sequence[Batch], now_ms: int) -> tuple[list[EncodedEvent], list[int]]:
-    events: list[EncodedEvent] = []
-    stamps: list[int] = []
-    for batch, given in batches:
-        events += batch
-        if given is None:
-            stamps += [now_ms] * len(batch)
-        else:
-            stamps += [now_ms if stamp is None else stamp for stamp in given]
-    return events, stamps
-
-
-def _cut(events: Sequence[EncodedEvent], size_max: int) -> Iterable[tuple[int, int, int]]:
-    """Ranges of events that fit a block, with their size; one that fits none stands alone."""
-    # A timestamp delta takes up to ten bytes more.
-    whole = sum(map(len, events)) + 10 * len(events)
-    if whole <= size_max or len(events) == 1:
-        yield 0, len(events), whole
-        return
-    start, size = 0, 0
-    for index, event in enumerate(events):
-        grown = size + len(event) + 10
-        if grown > size_max and index > start:
-            yield start, index, size
-            start, grown = index, len(event) + 10
-        size = grown
-    yield start, len(events), size

@@ -1,16 +1,18 @@
 """Whether a stream may be made at a place: its name, what lies above it, and what lies in it."""
 
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 from filestream.errors import InvalidRequestError
 from filestream.partitions.layout import DESCRIPTION_KEY, check_stream_name, parse_generation
 from filestream.storage.base import Storage
 from filestream.storage.open import open_storage
+from filestream.storage.probe import PROBE_PREFIX
 
 __all__ = ["check_place", "refuse_foreign"]
 
 
-def check_place(storage: Storage) -> None:
+def check_place(storage: Storage, options: Mapping[str, str] | None = None) -> None:
     """A stream has a name, and does not lie inside another.
 
     Raises:
@@ -20,9 +22,10 @@ def check_place(storage: Storage) -> None:
     if "%" in name:
         name = unquote(name)
     check_stream_name(name)
+    # Not above "scheme://host-or-bucket".
     while len(above) > 3:
         parent = "/".join(above)
-        if open_storage(parent).exists(DESCRIPTION_KEY):
+        if open_storage(parent, options).exists(DESCRIPTION_KEY):
             raise InvalidRequestError(
                 f"this place lies inside another stream: choose one beside it. "
                 f"url={storage.url} stream={parent}"
@@ -39,6 +42,8 @@ def refuse_foreign(storage: Storage) -> None:
     entries = list(storage.list(""))
     has_remains = any(entry.name == "_stream" and entry.is_directory for entry in entries)
     for entry in entries:
+        if entry.name.startswith(PROBE_PREFIX):
+            continue  # Somebody died while he tried the store.
         is_generation = entry.is_directory and parse_generation(entry.name) is not None
         if not (has_remains and (is_generation or entry.name == "_stream")):
             raise InvalidRequestError(

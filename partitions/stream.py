@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -44,8 +44,9 @@ from filestream.partitions.verify import Finding, verify
 from filestream.partitions.writer import StreamWriter
 from filestream.segment_reader import OnCorrupt
 from filestream.settings import StreamProperties
-from filestream.storage.base import Storage
+from filestream.storage.base import LockingStorage, Storage
 from filestream.storage.open import open_storage
+from filestream.storage.probe import check_storage
 from filestream.units import parse_size_bytes
 
 __all__ = [
@@ -142,7 +143,9 @@ class Stream:
         self._generations.current()  # Raises when the stream was deleted.
 
         def change(before: Document) -> bytes:
-            return encode_document(self._parse_properties(before).changed(changes).to_json())
+            changed = self._parse_properties(before).changed(changes)
+            _check_level(self._storage, changed)
+            return encode_document(changed.to_json())
 
         return self._parse_properties(self._store.update(_PROPERTIES, change))
 
@@ -347,7 +350,8 @@ class Stream:
 def create(
     url: str | os.PathLike[str],
     *,
-    coordination: str = "embedded",
+    coordination: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     chance: random.Random | None = None,
     **properties: object,
@@ -355,20 +359,31 @@ def create(
     """Create a stream.
 
     Args:
-        url: its directory, which is made if need be: ``file:///data/clicks`` or a bare path.
-        coordination: ``"embedded"`` keeps generations, properties and groups beside the stream;
-            ``"zk://host:2181,host2:2181/path?timeout=10s"`` (``zks://`` with TLS) in ZooKeeper, which
-            streams on several hosts need. Written down in the stream, so nobody needs to say it again.
+        url: its directory, which is made if need be: ``file:///data/clicks`` or a bare path,
+            ``hdfs://namenode/data/clicks``, ``s3://bucket/clicks``, ``gs://``, ``az://``.
+        coordination: where generations, properties and groups are kept. None: beside the stream, as
+            ``"conditional"`` documents on stores that can replace an object on condition, and
+            ``"embedded"`` ones elsewhere. Or ``"zk://host:2181,host2:2181/path?timeout=10s"``
+            (``zks://`` with TLS) in ZooKeeper, which streams on a disk that several hosts share
+            need. Written down in the stream, so nobody needs to say it again.
+        storage_options: for a place that is not on this machine, such as ``{"endpoint": ...}``; what
+            is not given comes from the environment. Never written down.
         clock, chance: where time and random numbers come from; for tests.
         properties: ``partition_duration="1d"``, ``ttl="30d"``, ...: see ``StreamProperties``.
 
     Raises:
         ConflictError: there is a stream already.
-        InvalidRequestError: a bad URL, name or property, a directory with other things in it, or
-            a place inside another stream.
+        InvalidRequestError: a bad URL, name or property, a directory with other things in it,
+            a place inside another stream, or a store that does not do what streams rest on.
     """
     return create_as(
-        Stream, url, coordination=coordination, clock=clock, chance=chance, **properties
+        Stream,
+        url,
+        coordination=coordination,
+        storage_options=storage_options,
+        clock=clock,
+        chance=chance,
+        **properties,
     )
 
 
@@ -376,21 +391,27 @@ def create_as(
     kind: type[S],
     url: str | os.PathLike[str],
     *,
-    coordination: str,
+    coordination: str | None,
+    storage_options: Mapping[str, str] | None,
     clock: Clock | None,
     chance: random.Random | None,
     **properties: object,
 ) -> S:
     """``create``, for a floor above that adds to ``Stream``."""
-    storage = open_storage(url)
-    check_coordination(coordination)
-    check_place(storage)
+    storage = open_storage(url, storage_options)
+    if coordination is not None:
+        check_coordination(coordination)
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
-    made = StreamProperties.parse(properties)
+    made = StreamProperties.parse({"acknowledgement": storage.levels[0], **properties})
+    _check_level(storage, made)
+    check_place(storage, storage_options)
     if storage.exists(DESCRIPTION_KEY):
         raise ConflictError(f"there is a stream already: open it. url={storage.url}")
     refuse_foreign(storage)
+    # A disk of this machine keeps its word, or the kernel is to blame.
+    can_replace = not isinstance(storage, LockingStorage) and check_storage(storage)
+    coordination = coordination or ("conditional" if can_replace else "embedded")
     # Generations that a deletion left behind must not come back to life.
     first = max(Catalog(storage).generations(), default=0) + 1
     identity = f"{chance.getrandbits(128):032x}"
@@ -410,10 +431,14 @@ def create_as(
 def open(
     url: str | os.PathLike[str],
     *,
+    storage_options: Mapping[str, str] | None = None,
     clock: Clock | None = None,
     chance: random.Random | None = None,
 ) -> Stream:
     """Open a stream that exists.
+
+    Args:
+        url, storage_options, clock, chance: as ``create``.
 
     Raises:
         NotFoundError: there is none.
@@ -421,18 +446,19 @@ def open(
         CorruptDataError: its description is damaged.
         InvalidRequestError: the URL names no place.
     """
-    return open_as(Stream, url, clock=clock, chance=chance)
+    return open_as(Stream, url, storage_options=storage_options, clock=clock, chance=chance)
 
 
 def open_as(
     kind: type[S],
     url: str | os.PathLike[str],
     *,
+    storage_options: Mapping[str, str] | None,
     clock: Clock | None,
     chance: random.Random | None,
 ) -> S:
     """``open``, for a floor above that adds to ``Stream``."""
-    storage = open_storage(url)
+    storage = open_storage(url, storage_options)
     description = read_description(storage)
     store = open_property_store(
         description.coordination, storage, store_key(description.id), description.id
@@ -459,14 +485,27 @@ def _finish_creation(
     generations.begin(description.first_generation, now_ms)
 
 
-def exists(url: str | os.PathLike[str]) -> bool:
+def _check_level(storage: Storage, properties: StreamProperties) -> None:
+    """Refuse a level of acknowledgement that the storage does not have."""
+    if properties.acknowledgement not in storage.levels:
+        raise InvalidRequestError(
+            f"acknowledgement is {' or '.join(storage.levels)} on this storage. "
+            f"acknowledgement={properties.acknowledgement!r} url={storage.url}"
+        )
+
+
+def exists(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> bool:
     """Whether there is a stream at a URL."""
-    return open_storage(url).exists(DESCRIPTION_KEY)
+    return open_storage(url, storage_options).exists(DESCRIPTION_KEY)
 
 
-def list_streams(root: str | os.PathLike[str]) -> list[str]:
+def list_streams(
+    root: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None
+) -> list[str]:
     """URLs of the streams directly below a directory, sorted; none when there is no directory."""
-    storage = open_storage(root)
+    storage = open_storage(root, storage_options)
     found = []
     for entry in storage.list(""):
         with contextlib.suppress(InvalidRequestError):

@@ -13,7 +13,7 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from filestream.clock import Clock
@@ -27,11 +27,13 @@ from filestream.errors import (
 )
 from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.drain import Drain, Work
+from filestream.partitions.flights import Flights
 from filestream.partitions.generations import Generations
 from filestream.partitions.intake import Body, Headers, Intake
 from filestream.partitions.janitor import Janitor
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
 from filestream.partitions.layout import Offset
+from filestream.partitions.object_lane import ObjectLane
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
@@ -76,12 +78,12 @@ class _Append(Work):
 
 
 class _Control(Work):
-    """A step that must not run beside an append: pass, flush, look, roll or close."""
+    """A step that must not run beside an append: flush, look, roll or close; "pass" may."""
 
     __slots__ = ("what",)
 
     def __init__(self, what: str) -> None:
-        super().__init__()
+        super().__init__(is_urgent=True)
         self.what = what
 
 
@@ -108,7 +110,8 @@ class StreamWriter:
         self._intake = Intake(properties, clock)
         self._claim = WriterClaim(store, writer_id)
         # Only the leader of the drain calls it.
-        self._lane = Lane(
+        kind = Lane if storage.can_append else ObjectLane
+        self._lane: Lane | ObjectLane = kind(
             storage,
             Generations(store, storage.url),
             stream_name=stream_name,
@@ -117,12 +120,18 @@ class StreamWriter:
             clock=clock,
             chance=chance,
         )
+        lane = self._lane
         self._drain = Drain(
             self._perform,
-            batch_size_max=COMMIT_SIZE_BYTES,
+            batch_size_max=(
+                COMMIT_SIZE_BYTES if isinstance(lane, Lane) else properties.commit_size_bytes_max
+            ),
             wake_background=self._wake_background,
+            pause_s=None if isinstance(lane, Lane) else lane.pause_s,
+            clock=clock,
         )
-        # Touched by the leader only: what became of events that nobody waited for.
+        self._flights = Flights(f"filestream-commit-{self.writer_id}")
+        # Touched by one thread at a time: what became of events that nobody waited for.
         self._lost_count = 0
         self._lost_error: FilestreamError | None = None
         self._is_sealed = False
@@ -307,6 +316,7 @@ class StreamWriter:
         background = self._background
         if background is not None:
             background.join()
+        self._flights.close()
         if self._janitor is not None:
             self._janitor.close()
         self._claim.close()
@@ -347,8 +357,15 @@ class StreamWriter:
 
     # -- on the leader's thread --------------------------------------------------------------
 
-    def _perform(self, batch: Sequence[Work]) -> None:
-        """Do a batch in order: runs of appends together, each control step by itself."""
+    def _perform(self, batch: Sequence[Work]) -> bool:
+        """Do a batch in order: runs of appends together, each control step by itself.
+
+        Returns:
+            Whether it was only begun.
+        """
+        lane = self._lane
+        if isinstance(lane, ObjectLane) and all(map(_may_fly, batch)):
+            return self._begin(lane, batch)
         appends: list[_Append] = []
         for work in batch:
             if isinstance(work, _Append):
@@ -364,35 +381,75 @@ class StreamWriter:
                 work.error = error
         if appends:
             self._write(appends)
+        return False
+
+    def _begin(self, lane: ObjectLane, batch: Sequence[Work]) -> bool:
+        """Let the appends of a batch fly; they are told when they have landed."""
+        works = [work for work in batch if isinstance(work, _Append)]
+        if not works:
+            return False
+        try:
+            self._check_unsealed()
+            flight = lane.begin([(work.events, work.timestamps_ms) for work in works])
+        except FilestreamError as error:
+            self._fail(works, error)
+            return False
+
+        def fly() -> None:
+            try:
+                self._land(works, flight.finish)
+            finally:
+                self._drain.complete(batch)
+
+        batch = list(batch)
+        self._flights.send(fly)
+        return True
 
     def _write(self, works: Sequence[_Append]) -> None:
+        batches = [(work.events, work.timestamps_ms) for work in works]
+        lane = self._lane
+
+        def write() -> Placed:
+            self._check_unsealed()
+            return lane.write(batches) if isinstance(lane, Lane) else lane.begin(batches).finish()
+
+        self._land(works, write)
+        if self._background is None and not self._has_no_thread:
+            self._wake_background()  # A segment is open: somebody must roll it in time.
+
+    def _land(self, works: Sequence[_Append], write: Callable[[], Placed]) -> None:
         try:
-            if self._is_sealed:
-                raise InvalidRequestError(_CLOSED)
-            placed = self._lane.write([(work.events, work.timestamps_ms) for work in works])
+            placed = write()
         except FilestreamError as error:
-            for work in works:
-                # An own exception for each thread: a traceback must not be shared.
-                work.error = type(error)(str(error))
-                work.error.__cause__ = error
-                if work.is_loose:
-                    self._lost_error = error
-                    self._lost_count += len(work.events)
+            self._fail(works, error)
         else:
             start = 0
             for work in works:
                 work.placed, work.start = placed, start
                 start += len(work.events)
-            if self._background is None and not self._has_no_thread:
-                self._wake_background()  # A segment is open: somebody must roll it in time.
+
+    def _check_unsealed(self) -> None:
+        if self._is_sealed:
+            raise InvalidRequestError(_CLOSED)
+
+    def _fail(self, works: Sequence[_Append], error: FilestreamError) -> None:
+        for work in works:
+            # An own exception for each thread: a traceback must not be shared.
+            work.error = type(error)(str(error))
+            work.error.__cause__ = error
+            if work.is_loose:
+                self._lost_error = error
+                self._lost_count += len(work.events)
 
     def _control(self, what: str) -> None:
+        lane = self._lane
         if what == "look":
             self._flush()
-            self._lane.look()
+            if isinstance(lane, Lane):
+                lane.look()
         elif what == "roll":
             self._flush()
-            self._lane.seal("asked")
+            self._seal("asked")
         elif what == "flush":
             self._flush()
             self._report_lost()
@@ -401,12 +458,19 @@ class StreamWriter:
             self._drain.close(InvalidRequestError(_CLOSED))
             self._is_sealed = True
             self._flush()
-            self._lane.seal("close")
+            self._seal("close")
             self._report_lost()
+
+    def _seal(self, reason: str) -> None:
+        if isinstance(self._lane, Lane):
+            self._lane.seal(reason)
 
     def _flush(self) -> None:
         try:
-            self._lane.flush()
+            if isinstance(self._lane, Lane):
+                self._lane.flush()
+            else:
+                self._flights.wait()
         except FilestreamError as error:
             self._lost_error = error
             self._lost_count += 1
@@ -449,14 +513,15 @@ class StreamWriter:
                     self._wake_background()
 
     def _lead_or_look(self) -> bool:
+        lane = self._lane
         with self._wake:
             if not self._drain.needs_background:
                 if self._is_closed:
                     return False
-                self._clock.wait(self._wake, self._lane.next_look_s())
+                self._clock.wait(self._wake, lane.next_look_s() if isinstance(lane, Lane) else None)
         self._drain.lead_in_background()
         try:
-            if not self._is_closing and self._lane.is_look_due():
+            if isinstance(lane, Lane) and not self._is_closing and lane.is_look_due():
                 self._drain.run(_Control("look"))
         except FilestreamError as error:
             logger.warning("writer could not look after its segment: %s", error)
@@ -472,8 +537,16 @@ class StreamWriter:
         self._is_closing = self._is_closed = True
         if self._janitor is not None:
             self._janitor.forget()
-        self._lane.abandon()
+        if isinstance(self._lane, Lane):
+            self._lane.abandon()
+        else:
+            self._lane.forget_parent()
+            self._flights.forget_parent()
         self._claim.close()
+
+
+def _may_fly(work: Work) -> bool:
+    return isinstance(work, _Append) or (isinstance(work, _Control) and work.what == "pass")
 
 
 # Weak, so that a writer that was dropped without close can go.

@@ -187,7 +187,13 @@ class _Claim(Lock):
     """``mutex`` guards the version: a renewal and the release must not cross."""
 
     def __init__(
-        self, claims: LeasedClaims, name: str, token: str, version: int, asked_s: float, process: int
+        self,
+        claims: LeasedClaims,
+        name: str,
+        token: str,
+        version: int,
+        asked_s: float,
+        process: int,
     ) -> None:
         self.name = name
         self.token = token
@@ -222,4 +228,3 @@ def _forget_claims_of_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_claims_of_parent)
-

@@ -140,7 +140,9 @@ class EmbeddedPropertyStore(PropertyStore):
     def list(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
         place = f"{self._root}/{prefix}" if prefix else self._root
-        names = [e.name for e in self._storage.list(place) if e.is_directory and e.name[0] not in "_."]
+        names = [
+            e.name for e in self._storage.list(place) if e.is_directory and e.name[0] not in "_."
+        ]
         return sorted(f"{prefix}/{name}" if prefix else name for name in names)
 
     def delete(self, name: str) -> None:

@@ -5,7 +5,7 @@ import os
 from filestream.coordination.base import PropertyStore
 from filestream.coordination.embedded import EmbeddedPropertyStore
 from filestream.errors import InvalidRequestError, UnsupportedVersionError
-from filestream.storage.base import Storage
+from filestream.storage.base import ReplacingStorage, Storage
 
 __all__ = ["check_coordination", "open_property_store"]
 
@@ -20,9 +20,9 @@ def check_coordination(coordination: str) -> None:
         from filestream.coordination.zookeeper_session import ZooKeeperAddress
 
         ZooKeeperAddress.parse(coordination, {})
-    elif coordination != "embedded":
+    elif coordination not in ("embedded", "conditional"):
         raise InvalidRequestError(
-            "coordination is embedded, or zk://host:2181/path with ZooKeeper. "
+            "coordination is embedded, conditional, or zk://host:2181/path with ZooKeeper. "
             f"coordination={coordination!r:.100}"
         )
 
@@ -33,9 +33,9 @@ def open_property_store(
     """The store named by a stream's own description; nothing is connected yet.
 
     Args:
-        coordination: ``"embedded"``, the store beside the stream, or ``"zk://host:2181/chroot"``.
-            Secrets for ZooKeeper come from the environment: ``FILESTREAM_ZK_AUTH`` and others, see
-            ``ZooKeeperAddress``.
+        coordination: ``"embedded"`` or ``"conditional"``, beside the stream, or
+            ``"zk://host:2181/chroot"``. Secrets for ZooKeeper come from the environment:
+            ``FILESTREAM_ZK_AUTH`` and others, see ``ZooKeeperAddress``.
         storage: where the stream lives.
         root: key for the documents of an embedded store in that storage.
         stream_id: names the stream in a store that many streams share.
@@ -46,6 +46,14 @@ def open_property_store(
     """
     if coordination == "embedded":
         return EmbeddedPropertyStore(storage, root)
+    if coordination == "conditional":
+        if not isinstance(storage, ReplacingStorage):
+            raise InvalidRequestError(
+                f"this storage cannot replace a file on condition: use embedded. url={storage.url}"
+            )
+        from filestream.coordination.conditional import ConditionalPropertyStore
+
+        return ConditionalPropertyStore(storage, root)
     if coordination.startswith(("zk:", "zks:")):
         from filestream.coordination.zookeeper import ZooKeeperPropertyStore
         from filestream.coordination.zookeeper_session import ZooKeeperAddress, session_of

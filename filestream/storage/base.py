@@ -146,12 +146,15 @@ class Storage(_Closing, ABC):
         can_append: whether files grow under their creator. Where they do not, there is no
             ``create``; a file is put whole, and never changes as long as it is there.
         reads_open_files: whether others can read a file before it is closed.
+        levels: what an event may be acknowledged after, the usual one first: ``disk`` is a sync,
+            ``os`` a write, ``memory`` nothing, ``object`` a whole object in the store.
     """
 
     url: str
     is_durable: bool
     can_append: bool = True
     reads_open_files: bool = True
+    levels: tuple[str, ...] = ("disk", "os", "memory")
 
     def url_of(self, key: str) -> str:
         """The URL of a key, for people and errors."""

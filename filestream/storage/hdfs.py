@@ -81,6 +81,8 @@ class HdfsStorage(Storage):
     """
 
     is_durable = True
+    # The library has no hflush, which "os" would be.
+    levels = ("disk", "memory")
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self._options = dict(options or {})

@@ -82,7 +82,9 @@ class WebHdfs:
 
     def _ask(self, url: str, timeout_s: float = _ASK_TIMEOUT_S) -> tuple[int, bytes, str]:
         parts = urlsplit(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        kind = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
         connection = kind(parts.netloc, timeout=timeout_s)
         try:
             connection.request("GET", f"{parts.path}?{parts.query}")

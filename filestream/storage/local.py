@@ -210,7 +210,7 @@ class LocalStorage(LockingStorage):
             return _LocalLock(descriptor)
 
     def is_locked(self, key: str) -> bool:
-        """See ``LockingStorage``; takes a shared lock for a moment, which another ``is_locked`` may too."""
+        """See ``LockingStorage``; takes a shared lock for a moment, as others may."""
         with self._translated("lock", key):
             try:
                 descriptor = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW)

@@ -65,6 +65,7 @@ class ObjectStorage(ReplacingStorage):
 
     is_durable = True
     can_append = False
+    levels = ("object",)
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self._options = dict(options or {})
@@ -188,9 +189,7 @@ class ObjectStorage(ReplacingStorage):
         with self._translated("list", prefix):
             found = obstore.list_with_delimiter(self._reading, start or None)
         names = {Entry(path["path"][len(start) :], False) for path in found["objects"]}
-        names |= {
-            Entry(path.rstrip("/")[len(start) :], True) for path in found["common_prefixes"]
-        }
+        names |= {Entry(path.rstrip("/")[len(start) :], True) for path in found["common_prefixes"]}
         # An object that stands for the directory itself, as consoles make them, has no name in it.
         return [entry for entry in names if entry.name]
 
@@ -231,9 +230,7 @@ class ObjectStorage(ReplacingStorage):
         """See ``ReplacingStorage``: one conditional GET."""
         try:
             with self._translated("read", key):
-                found = obstore.get(
-                    self._reading, self._path(key), options={"if_none_match": tag}
-                )
+                found = obstore.get(self._reading, self._path(key), options={"if_none_match": tag})
                 # A store that does not know the condition sends the object: compare its tag.
                 return str(found.meta["e_tag"]) == tag
         except NotFoundError:
@@ -256,10 +253,9 @@ def _translate(error: BaseException, what: str, url: str) -> FilestreamError:
         return NotFoundError(f"there is no such bucket: create it, or mend the URL. url={url}")
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return NotFoundError(f"there is no such file. url={url}")
-    if (
-        isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-        or status in (401, 403)
-    ):
+    if isinstance(
+        error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError
+    ) or status in (401, 403):
         return UnavailableError(
             f"cannot {what}: the store refuses these credentials: check them, and what they may "
             f"do. said={_said(text, status)} url={url}"

@@ -1,6 +1,8 @@
 """URL to storage: the one room that knows every backend, and loads only the one it needs."""
 
 import os
+import posixpath
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -9,6 +11,19 @@ from filestream.errors import InvalidRequestError
 from filestream.storage.base import Storage
 
 __all__ = ["normalise_url", "open_storage", "split_url"]
+
+# What people write, and what obstore calls it.
+_OBJECT_SCHEMES: Final = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+    "abfs": "abfs",
+    "abfss": "abfss",
+}
+_GENERIC: Final = "fsspec+"
 
 # One shelf a process: every open of memory://x meets the same files.
 _memory: Final[list[Storage]] = []
@@ -62,18 +77,54 @@ def split_url(url: str) -> tuple[str, str]:
         return "file", os.path.normpath(unquote(parts.path))
     if parts.scheme == "memory":
         return "memory", (parts.netloc + parts.path).strip("/")
+    return _split_remote(parts.scheme, parts.netloc, parts.path, url)
+
+
+def _split_remote(scheme: str, authority: str, path: str, url: str) -> tuple[str, str]:
+    """Scheme and ``authority/path`` of a place that is not on this machine."""
+    if "@" in authority and not scheme.startswith("abfs"):
+        raise InvalidRequestError("a URL holds no user and no password here: use the environment.")
+    if ".." in path.split("/") or "%" in path:
+        raise InvalidRequestError(f"the path holds '..' or '%'. url={url!r:.200}")
+    place = f"{authority}/{posixpath.normpath(f'/{path}').strip('/')}".rstrip("/")
+    if scheme == "hdfs" or scheme in _OBJECT_SCHEMES:
+        if not authority:
+            raise InvalidRequestError(
+                f"the URL names no host or bucket: {scheme}://name/path. url={url!r:.200}"
+            )
+        return _OBJECT_SCHEMES.get(scheme, scheme), place
+    if scheme.startswith(_GENERIC) or _is_known_to_fsspec(scheme):
+        return f"{_GENERIC}{scheme.removeprefix(_GENERIC)}", place
     raise InvalidRequestError(
-        f"this kind of place is not supported. Use file:///path or a bare path. url={url!r:.200}"
+        "this kind of place is not supported. Use a path, file:///path, hdfs://namenode/path, "
+        f"s3://bucket/path, gs://bucket/path or az://container/path. url={url!r:.200}"
     )
 
 
-def open_storage(url: str | os.PathLike[str]) -> Storage:
+def _is_known_to_fsspec(scheme: str) -> bool:
+    try:
+        from filestream.storage.generic import is_known_scheme
+    except ImportError:
+        return False
+    return is_known_scheme(scheme)
+
+
+def open_storage(url: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """The storage whose root is ``url``; nothing is created and nothing has to exist.
 
+    Args:
+        options: for a place that is not on this machine: see ``HdfsStorage``, ``ObjectStorage`` and
+            ``GenericStorage``. What is not given comes from the environment.
+
     Raises:
-        InvalidRequestError: as ``normalise_url``.
+        InvalidRequestError: as ``normalise_url``, a bad option, or a package is not installed.
     """
-    scheme, path = split_url(normalise_url(url))
+    full = normalise_url(url)
+    scheme, path = split_url(full)
+    if scheme not in ("file", "memory"):
+        return _open_remote(scheme, path, full, options)
+    if options:
+        raise InvalidRequestError(f"a {scheme} URL takes no storage options. url={full}")
     if scheme == "memory":
         from filestream.storage.memory import MemoryStorage
 
@@ -85,3 +136,24 @@ def open_storage(url: str | os.PathLike[str]) -> Storage:
     from filestream.storage.local import LocalStorage
 
     return LocalStorage(path)
+
+
+def _open_remote(scheme: str, path: str, url: str, options: Mapping[str, str] | None) -> Storage:
+    extra = "hdfs" if scheme == "hdfs" else "objects"
+    try:
+        if scheme == "hdfs":
+            from filestream.storage.hdfs import HdfsStorage
+
+            return HdfsStorage(url, options)
+        if scheme.startswith(_GENERIC):
+            extra = "fsspec"
+            from filestream.storage.generic import GenericStorage
+
+            return GenericStorage(scheme.removeprefix(_GENERIC), path, options)
+        from filestream.storage.objects import ObjectStorage
+
+        return ObjectStorage(url, options)
+    except ImportError as error:
+        raise InvalidRequestError(
+            f"{error}: pip install 'filestream-engine[{extra}]'. url={url}"
+        ) from error

@@ -2,8 +2,9 @@ import pytest
 
 from filestream.codec import encode_event
 from filestream.errors import ConflictError, UnavailableError
+from filestream.segment_encoder import SegmentOptions
 from filestream.segment_reader import SegmentReader, decode_block
-from filestream.segment_writer import SegmentOptions, SegmentWriter
+from filestream.segment_writer import SegmentWriter
 from filestream.testing.faults import FaultyStorage
 
 PROPERTIES = {"file.id": "00" * 16, "stream": "s"}

@@ -327,7 +327,7 @@ def test_tasks_share_batches_and_get_their_own_errors(background):
 
 def test_a_cancelled_task_does_not_disturb_the_others(background):
     gate = threading.Event()
-    drain = drain_of(lambda batch: gate.wait(10), background)
+    drain = drain_of(lambda batch: not gate.wait(10), background)
 
     async def produce():
         work = Item()

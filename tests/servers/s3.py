@@ -79,7 +79,16 @@ class S3Server:
         else:
             rclone = _rclone()
             assert rclone is not None
-            command = [rclone, "serve", "s3", "--addr", where, "--auth-key", f"{KEY},{SECRET}", data]
+            command = [
+                rclone,
+                "serve",
+                "s3",
+                "--addr",
+                where,
+                "--auth-key",
+                f"{KEY},{SECRET}",
+                data,
+            ]
         secrets = {"ROOT_ACCESS_KEY": KEY, "ROOT_SECRET_KEY": SECRET}
         self.program = Program(command, self.folder / "log", secrets)
         self.program.wait_until(lambda: is_listening(self.port))

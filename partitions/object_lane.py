@@ -1,0 +1,320 @@
+"""The row of segments of one writer where files do not grow: each commit is one closed segment.
+
+``begin`` lays events into segments of the next sequences, one caller at a time, and returns a flight;
+``Flight.finish`` puts them and may run on any thread, so that several flights are in the air while
+each waits for the store. They are acknowledged in the order in which they began: a flight whose
+predecessor failed has failed too, although its segments may be in the stream.
+
+What is put once cannot be put twice: whoever else writes under this writer's id, awake again after
+it was taken for dead, meets our segment under the name that it wants, and is fenced by that.
+
+A flight that failed may leave a gap behind it in the sequences. Each segment says in its head up to
+where the chain was settled when it was written; readers stop before a gap that was not settled, as
+nothing behind it was acknowledged, and the writer fills it with an empty segment before it goes on.
+"""
+
+import dataclasses
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from filestream.clock import Clock
+from filestream.errors import ConflictError, FilestreamError, UnavailableError
+from filestream.partitions.appended import Placed, Run
+from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, encode_run
+from filestream.partitions.catalog import Catalog
+from filestream.partitions.generations import Generation, Generations
+from filestream.partitions.layout import Partition, Segment
+from filestream.partitions.segment_heads import SegmentHeads
+from filestream.partitions.writer_ids import WriterClaim
+from filestream.segment_encoder import SegmentEncoder
+from filestream.settings import StreamProperties
+from filestream.storage.base import Storage
+
+__all__ = ["Flight", "ObjectLane"]
+
+logger = logging.getLogger(__name__)
+
+_REWRITES_MAX: Final = 100
+# Late events may go back to old partitions; of more than these the next sequence is looked up anew.
+_PARTITIONS_MAX: Final = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Commit:
+    """One segment to be put."""
+
+    segment: Segment
+    data: bytes
+
+
+class Flight:
+    """Events on their way to the store; made by ``ObjectLane.begin``."""
+
+    def __init__(
+        self,
+        lane: "ObjectLane",
+        generation: Generation,
+        batches: Sequence[Batch],
+        before: "Flight | None",
+    ) -> None:
+        self._lane = lane
+        self._batches = batches
+        self._before = before
+        self._is_over = threading.Event()
+        self.generation = generation
+        self.commits: list[_Commit] = []
+        self.placed = Placed((), None)
+        self.has_failed = True
+
+    def finish(self) -> Placed:
+        """Put, and return when everything is acknowledged; the flight is over then, however it ends.
+
+        Raises:
+            UnavailableError: the events may be in the stream.
+            ConflictError: another process writes under this id.
+            NotFoundError: the stream was deleted.
+        """
+        try:
+            placed = self._finish()
+        except BaseException:
+            self._lane.stall()
+            raise
+        else:
+            self.has_failed = False
+            return placed
+        finally:
+            # What came before is settled: the chain of flights must not be kept alive.
+            self._before = None
+            self._lane.land(self)
+            self._is_over.set()
+
+    def _finish(self) -> Placed:
+        failure: FilestreamError | None = None
+        is_current = False
+        try:
+            self._lane.put(self.commits)
+            is_current = self._lane.is_current(self.generation)
+        except FilestreamError as error:
+            failure = error
+            self._lane.stall()
+        before = self._before
+        if before is not None:
+            before.wait()
+            if before.has_failed:
+                raise UnavailableError(
+                    "an earlier commit of this writer failed: the events may be in the stream."
+                ) from failure
+        if failure is not None:
+            raise failure
+        return self.placed if is_current else self._lane.rewrite(self._batches)
+
+    def wait(self) -> None:
+        """Return when it is over."""
+        self._is_over.wait()
+
+
+class ObjectLane:
+    """Args:
+    claim: of the writer id.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        generations: Generations,
+        *,
+        stream_name: str,
+        claim: WriterClaim,
+        properties: StreamProperties,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self._storage = storage
+        self._generations = generations
+        self._catalog = Catalog(storage)
+        self._claim = claim
+        self._properties = properties
+        self._heads = SegmentHeads(stream_name, properties, chance)
+        self._clock = clock
+        self._begun_s = float("-inf")
+        # Guards all below, and tells when a flight is over.
+        self._air = threading.Condition()
+        self._flying: deque[Flight] = deque()
+        # Something went wrong: those in the air end, in order, and then all is looked up anew.
+        self._is_stalled = True
+        self._has_lost_id = False
+        self._generation: Generation | None = None
+        self._next: dict[Partition, int] = {}
+
+    def pause_s(self) -> float:
+        """Seconds until the next commit should begin, so that commits do not cost too much."""
+        linger_s = self._properties.linger_ms / 1000
+        return self._begun_s + linger_s - self._clock.monotonic_s()
+
+    def begin(self, batches: Sequence[Batch]) -> Flight:
+        """Lay events into segments; one caller at a time. Waits while too many are in the air.
+
+        Raises:
+            UnavailableError: the store or the coordination failed; nothing was written.
+            ConflictError: another process writes under this id; nothing was written.
+            NotFoundError: the stream was deleted.
+        """
+        with self._air:
+            self._air.wait_for(self._may_begin)
+            if self._is_stalled:
+                self._look_anew()
+            generation = self._generation
+            assert generation is not None
+            flight = Flight(self, generation, batches, self._flying[-1] if self._flying else None)
+            flight.placed, flight.commits = self._lay(batches, generation)
+            self._flying.append(flight)
+        self._begun_s = self._clock.monotonic_s()
+        return flight
+
+    def wait(self) -> None:
+        """Return when nothing is in the air."""
+        with self._air:
+            self._air.wait_for(lambda: not self._flying)
+
+    def stall(self) -> None:
+        """Begin no more before all that is in the air is over."""
+        with self._air:
+            self._is_stalled = True
+
+    def land(self, flight: Flight) -> None:
+        """A flight is over."""
+        with self._air:
+            if flight in self._flying:
+                self._flying.remove(flight)
+            self._air.notify_all()
+
+    def forget_parent(self) -> None:
+        """In a forked child: what is in the air is the parent's."""
+        self._air = threading.Condition()
+        self._flying.clear()
+
+    def put(self, commits: Sequence[_Commit]) -> None:
+        """Put segments, in order.
+
+        Raises:
+            UnavailableError: some may be there.
+            ConflictError: a segment of another process stands where one should go.
+        """
+        for commit in commits:
+            try:
+                self._storage.put_if_absent(commit.segment.data_key, commit.data)
+            except ConflictError as error:
+                self._has_lost_id = True
+                raise ConflictError(
+                    f"another process writes as {commit.segment.writer_id!r}: give each its own "
+                    f"writer_id. url={self._storage.url_of(commit.segment.data_key)}"
+                ) from error
+
+    def is_current(self, generation: Generation) -> bool:
+        """Whether what was put may be acknowledged; False when the stream was truncated."""
+        return self._generations.is_current(generation)
+
+    def rewrite(self, batches: Sequence[Batch]) -> Placed:
+        """Write again in the generation that is now; called in the order of flights, one at a time.
+
+        Raises:
+            UnavailableError: as ``put``.
+        """
+        self.stall()
+        for _ in range(_REWRITES_MAX):
+            generation = self._generations.current()
+            logger.info("generation changed, writing again: %s", self._storage.url)
+            with self._air:
+                placed, commits = self._lay(batches, generation)
+            self.put(commits)
+            if self.is_current(generation):
+                return placed
+        raise UnavailableError(
+            f"the stream is truncated faster than it can be written. url={self._storage.url}"
+        )
+
+    def _may_begin(self) -> bool:
+        limit = 1 if self._is_stalled else self._properties.commits_in_flight_max
+        return len(self._flying) < limit
+
+    def _look_anew(self) -> None:
+        """Nothing is in the air: forget what was believed of the stream, and of our id."""
+        if self._has_lost_id or not self._claim.is_held:
+            self._claim.renew()
+        self._generation = self._generations.current()
+        self._next = {}
+        self._is_stalled = self._has_lost_id = False
+
+    def _lay(
+        self, batches: Sequence[Batch], generation: Generation
+    ) -> tuple[Placed, list[_Commit]]:
+        arranged = arrange(
+            batches,
+            generation.number,
+            self._clock.now_ms(),
+            self._properties.partition_duration_ms,
+        )
+        runs: list[Run] = []
+        commits: list[_Commit] = []
+        # Taken when all are laid: after a failure half way nothing has happened.
+        following: dict[Partition, int] = {}
+        for portion in arranged.portions:
+            sequence = self._next_of(portion.partition)
+            settled = self._settled(portion.partition, sequence)
+            for part in self._parts(portion):
+                segment = Segment(portion.partition, self._claim.writer_id, sequence)
+                encoder = SegmentEncoder(self._heads.head(segment, settled), self._heads.options)
+                for start, end, _ in blocks_of(part.events, self._properties.block_size_bytes_max):
+                    runs += encode_run(encoder, segment, part.part(start, end), self._properties)
+                closed_at_ms = max(self._clock.now_ms(), encoder.last_timestamp_ms)
+                commits.append(_Commit(segment, encoder.whole(closed_at_ms)))
+                sequence += 1
+            following[portion.partition] = sequence
+        self._next |= following
+        while len(self._next) > _PARTITIONS_MAX:
+            del self._next[next(iter(self._next))]
+        return Placed(runs, arranged.order), commits
+
+    def _parts(self, portion: Portion) -> list[Portion]:
+        """Pieces of about the size that one commit may have."""
+        return [
+            portion.part(start, end)
+            for start, end, _ in blocks_of(portion.events, self._properties.commit_size_bytes_max)
+        ]
+
+    def _settled(self, partition: Partition, following: int) -> int:
+        """Below this, all of the chain is acknowledged or given up."""
+        in_air = (
+            commit.segment.sequence
+            for flight in self._flying
+            for commit in flight.commits
+            if commit.segment.partition == partition
+        )
+        return min(in_air, default=following)
+
+    def _next_of(self, partition: Partition) -> int:
+        """The sequence to go on with; fills the gaps that were left before it."""
+        known = self._next.get(partition)
+        if known is not None:
+            return known
+        writer_id = self._claim.writer_id
+        taken = self._catalog.sequences(partition, writer_id)
+        following = max(taken, default=-1) + 1
+        for sequence in range(following):
+            if sequence not in taken:
+                self._fill(Segment(partition, writer_id, sequence))
+        return following
+
+    def _fill(self, segment: Segment) -> None:
+        """An empty segment where a commit never arrived; if it did meanwhile, all the better."""
+        head = self._heads.head(segment, segment.sequence)
+        empty = SegmentEncoder(head, self._heads.options).whole(self._clock.now_ms())
+        try:
+            self._storage.put_if_absent(segment.data_key, empty)
+        except ConflictError:
+            return
+        logger.info("filled a gap that a failed commit left: %s", segment.key)
