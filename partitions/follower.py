@@ -236,7 +236,7 @@ class Follower:
 
     def _lose(self, chain_id: ChainId, error: NotFoundError) -> None:
         """A file is gone: truncated, expired, or missing."""
-        if not self._view.generations.is_current(self._generation):
+        if self._view.generations.current().version != self._generation.version:
             self._begin_generation()
             return
         failure = self._view.explain_missing(self._generation, error, chain_id.partition)

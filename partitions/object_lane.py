@@ -165,6 +165,10 @@ class ObjectLane:
         """
         with self._air:
             self._air.wait_for(self._may_begin)
+            if not self._is_stalled and not self._is_current_still():
+                # Truncated or deleted: nothing is to be put there any more.
+                self._is_stalled = True
+                self._air.wait_for(self._may_begin)
             if self._is_stalled:
                 self._look_anew()
             generation = self._generation
@@ -240,6 +244,9 @@ class ObjectLane:
     def _may_begin(self) -> bool:
         limit = 1 if self._is_stalled else self._properties.commits_in_flight_max
         return len(self._flying) < limit
+
+    def _is_current_still(self) -> bool:
+        return self._generation is not None and self.is_current(self._generation)
 
     def _look_anew(self) -> None:
         """Nothing is in the air: forget what was believed of the stream, and of our id."""

@@ -71,8 +71,9 @@ class StreamView:
         Damage is never taken for deletion: unless the stream says so itself, a missing file is
         corruption.
         """
-        if not self.generations.is_current(generation):
-            now = self.generations.current()  # Raises when the stream was deleted.
+        # Asked anew, not believed: somebody may have truncated, and removed the file, just now.
+        now = self.generations.current()  # Raises when the stream was deleted.
+        if now.version != generation.version:
             return FencedError(
                 "the stream was truncated while it was read: read it again. "
                 f"generation={generation.number} current={now.number} url={self.storage.url}"

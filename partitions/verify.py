@@ -264,7 +264,9 @@ def _verify_index(
     has_junk = (
         size > 0 and (size - 6 if entry_size == 28 else size - 3) >= (len(entries) + 1) * entry_size
     )
-    if not entries or is_wrong or has_junk:
+    # Where segments are put whole, each is small and has no index.
+    is_missing = not entries and (storage.can_append or size > 0)
+    if is_missing or is_wrong or has_junk:
         kind = "missing index" if not size else "wrong index"
         if rebuild:
             _rebuild_index(storage, segment, reader.header, check)

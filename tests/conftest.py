@@ -182,8 +182,12 @@ def hdfs_in(folder, **options):
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory):
-    """One real S3 server for all tests that leave it alone."""
-    yield from _serve_s3("versity", tmp_path_factory)
+    """One real S3 server for all tests that leave it alone; the environment alone opens it."""
+    for server in _serve_s3("versity", tmp_path_factory):
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
+            yield server
 
 
 @pytest.fixture(scope="session")
@@ -234,19 +238,47 @@ def s3_in(kind, folder):
 
 
 _places = itertools.count()
+STORES = [
+    "file",
+    pytest.param("hdfs", marks=pytest.mark.hdfs),
+    pytest.param("s3", marks=pytest.mark.s3),
+]
 
 
 @pytest.fixture
 def place(request):
     """A URL that nothing lies below yet: ``place("hdfs")``, with the options to open it."""
 
-    def make(kind, tmp_path=None):
+    def make(kind):
         name = f"test{next(_places)}"
         if kind == "file":
             return str(request.getfixturevalue("tmp_path") / name), {}
         if kind == "hdfs":
             return f"{request.getfixturevalue('hdfs').url}/{name}", {}
-        server = request.getfixturevalue({"s3": "s3", "moto": "moto", "rclone": "rclone"}[kind])
+        server = request.getfixturevalue(kind)
         return f"s3://bucket/{name}", server.options
 
     return make
+
+
+@pytest.fixture(params=STORES)
+def home(request, place):
+    """A URL on each kind of store in turn, which the environment alone opens."""
+    return place(request.param)[0]
+
+
+@pytest.fixture
+def make(home):
+    """Creates a stream below ``home``: ``make("clicks", ttl="1d")``."""
+    import filestream
+
+    def create(name, **properties):
+        if home.startswith("s3:"):
+            # Nobody moves a manual clock while a commit lingers.
+            properties.setdefault("linger", "0")
+        return filestream.create(f"{home}/{name}", **properties)
+
+    return create
+
+
+on_disk = pytest.mark.parametrize("home", ["file"], indirect=True)

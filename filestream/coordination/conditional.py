@@ -5,14 +5,21 @@ Layout below the root key::
     <name>.doc                  value, then b"version:<n>\n", then the line of marks
     _claims/<name>.doc          who holds a claim, and since when: see ``claims.py``
 
+A writer asks before and after each commit whether its generation is current, and each question is a
+request. So an answer is believed for a second from the moment it was asked for, and whoever has
+changed the document waits as long before he says that it is changed (``settle``). Assumption: two
+clocks differ in rate by less than a tenth.
+
 The store compares tags, we compare versions: a tag is read with its version and never leaves this room.
 A replacement whose answer was lost is found again by its mark.
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
+from filestream.clock import since_boot_s
 from filestream.coordination.base import Document, PropertyStore, Watch
 from filestream.coordination.claims import LEASE_S, LeasedClaims
 from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
@@ -28,12 +35,20 @@ from filestream.storage.base import Lock, ReplacingStorage
 
 __all__ = ["ConditionalPropertyStore"]
 
+_BELIEVED_S: Final = 1.0
+
 _SUFFIX: Final = ".doc"
 _VALUE_SIZE_MAX: Final = 1 << 20
 _VERSION: Final = re.compile(rb"version:([0-9]{1,18})\n\Z")
 _TRIES: Final = 4
 # Each look is a request that costs money.
 _WATCH_INTERVAL_S: Final = 1.0
+
+
+class _Seen(NamedTuple):
+    version: int
+    tag: str
+    asked_s: float
 
 
 class ConditionalPropertyStore(PropertyStore):
@@ -49,8 +64,8 @@ class ConditionalPropertyStore(PropertyStore):
         self._storage = storage
         self._root = root
         self._claims = LeasedClaims(self, lease_s)
-        # What ``is_current`` asks about all the time: the tag of a version that was read.
-        self._tags: dict[str, tuple[int, str]] = {}
+        # What ``is_current`` asks about all the time: version, tag, and when that was asked for.
+        self._seen: dict[str, _Seen] = {}
 
     def _key(self, name: str) -> str:
         return f"{self._root}/{name}{_SUFFIX}"
@@ -61,6 +76,7 @@ class ConditionalPropertyStore(PropertyStore):
 
     def _read(self, name: str) -> tuple[Document, Marks, str]:
         key = self._key(name)
+        asked_s = since_boot_s()
         try:
             data, tag = self._storage.get(key)
         except NotFoundError:
@@ -70,7 +86,7 @@ class ConditionalPropertyStore(PropertyStore):
         if match is None or not marks:
             raise CorruptDataError("a document is damaged.", url=self._storage.url_of(key))
         document = Document(value[: match.start()], int(match[1]))
-        self._tags[name] = (document.version, tag)
+        self._seen[name] = _Seen(document.version, tag, asked_s)
         return document, marks, tag
 
     def compare_and_set(self, name: str, value: bytes, *, version: int) -> Document:
@@ -103,11 +119,26 @@ class ConditionalPropertyStore(PropertyStore):
             raise failure
         return Document(value, version + 1)
 
+    @property
+    def lease_s(self) -> float:
+        """See ``PropertyStore``."""
+        return _BELIEVED_S
+
+    def settle(self, name: str, version: int) -> None:
+        """See ``PropertyStore``: waits until the last answer that others may have is too old."""
+        del name, version
+        time.sleep(_BELIEVED_S * 1.1)  # noqa: TID251 - others go by their clocks
+
     def is_current(self, name: str, version: int) -> bool:
-        """See ``PropertyStore``: one conditional look."""
-        known, tag = self._tags.get(name, (-1, ""))
-        if version and known == version and self._storage.is_unchanged(self._key(name), tag):
-            return True
+        """See ``PropertyStore``: one conditional look a second."""
+        seen = self._seen.get(name)
+        if seen is not None and version == seen.version:
+            asked_s = since_boot_s()
+            if asked_s - seen.asked_s < _BELIEVED_S:
+                return True
+            if self._storage.is_unchanged(self._key(name), seen.tag):
+                self._seen[name] = _Seen(version, seen.tag, asked_s)
+                return True
         return self._read(name)[0].version == version
 
     def list(self, prefix: str) -> Sequence[str]:

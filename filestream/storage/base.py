@@ -13,6 +13,7 @@ Rule: backends import this file and never each other; only ``open.py`` knows the
 the operating system are translated in the backend that met them.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Final, Self
 
-from filestream.errors import InvalidRequestError
+from filestream.errors import FencedError, InvalidRequestError
 
 __all__ = [
     "Appender",
     "Entry",
+    "ForkGuard",
     "Lock",
     "LockingStorage",
     "ReplacingStorage",
@@ -76,6 +78,38 @@ class _Closing:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class ForkGuard:
+    """For clients whose threads do not live through a fork, and hang for ever in the child.
+
+    Args:
+        what: the client is one of.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_used = False
+        self._is_lost = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def use(self) -> None:
+        """To be called before each use.
+
+        Raises:
+            FencedError: in a child of a process that had used it.
+        """
+        if self._is_lost:
+            raise FencedError(
+                f"this process was forked from one that had used {self._what}, whose client does "
+                "not live through a fork: start processes by 'spawn' or 'forkserver', or open "
+                "streams after the fork only"
+            )
+        self._is_used = True
+
+    def _after_fork(self) -> None:
+        self._is_lost = self._is_used
 
 
 class Appender(_Closing, ABC):

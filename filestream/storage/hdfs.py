@@ -33,7 +33,7 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Appender, Entry, Storage, check_key
+from filestream.storage.base import Appender, Entry, ForkGuard, Storage, check_key
 from filestream.storage.hdfs_web import WebHdfs, site_values, web_addresses
 
 __all__ = ["HdfsStorage"]
@@ -70,6 +70,9 @@ _HINTS: Final = (
 )
 
 
+_guard: Final = ForkGuard("HDFS")
+
+
 class HdfsStorage(Storage):
     """Files below one directory of HDFS.
 
@@ -103,10 +106,17 @@ class HdfsStorage(Storage):
         self._site = site_values(self._options.get("config_dir"))
         given = {n: str(v) for n, v in self._options.items() if n not in _OWN_OPTIONS}
         waits = {n: v for n, v in _BOUNDED_WAITS.items() if n not in self._site}
+        self._configuration = {**waits, **given}
+        self._client = self._open()
+        self._site |= given
+        self._web: WebHdfs | None = None
+        self._has_asked_web = False
+
+    def _open(self) -> Any:
         try:
-            self._client = hdfs_native.Client(
-                f"hdfs://{authority}",
-                config={**waits, **given},
+            return hdfs_native.Client(
+                f"hdfs://{self._authority}",
+                config=self._configuration,
                 config_dir=self._options.get("config_dir"),
                 kerberos_principal=self._options.get("kerberos_principal"),
                 kerberos_keytab=self._options.get("kerberos_keytab"),
@@ -114,9 +124,6 @@ class HdfsStorage(Storage):
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise InvalidRequestError(f"HDFS cannot be opened: {_first_line(error)}") from error
-        self._site |= given
-        self._web: WebHdfs | None = None
-        self._has_asked_web = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return HdfsStorage, (self.url, self._options)
@@ -150,6 +157,7 @@ class HdfsStorage(Storage):
 
     @contextlib.contextmanager
     def _translated(self, what: str, key: str) -> Iterator[None]:
+        _guard.use()
         try:
             yield
         except FilestreamError:

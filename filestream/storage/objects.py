@@ -26,7 +26,7 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Appender, Entry, ReplacingStorage, check_key
+from filestream.storage.base import Appender, Entry, ForkGuard, ReplacingStorage, check_key
 
 __all__ = ["ObjectStorage"]
 
@@ -52,6 +52,9 @@ _ANSWERED: Final = re.compile(r"(?:status code|status):? (\d{3})")
 # Answers that another try, or a look whether the object is there after all, would not change.
 _REFUSALS: Final = frozenset((400, 401, 403, 404, 405, 411, 413, 501))
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+
+
+_client: Final = ForkGuard("an object store")
 
 
 class ObjectStorage(ReplacingStorage):
@@ -108,6 +111,7 @@ class ObjectStorage(ReplacingStorage):
 
     @contextlib.contextmanager
     def _translated(self, what: str, key: str) -> Iterator[None]:
+        _client.use()
         try:
             yield
         except FilestreamError:
@@ -123,6 +127,7 @@ class ObjectStorage(ReplacingStorage):
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See ``Storage``."""
         path = self._path(key)
+        _client.use()
         for tries_left in reversed(range(_PUT_TRIES)):
             try:
                 obstore.put(self._putting, path, data, mode="create", use_multipart=False)

@@ -69,6 +69,11 @@ class S3Server:
     def options(self) -> dict[str, str]:
         return options_for(self.endpoint)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as environment variables."""
+        return {f"AWS_{name.upper()}": value for name, value in self.options.items()}
+
     def start(self) -> None:
         where = f"127.0.0.1:{self.port}"
         data = str(self.folder / "data")
