@@ -156,8 +156,9 @@ class ConditionalPropertyStore(PropertyStore):
         self._storage.delete(self._key(name))
 
     def delete_all(self) -> None:
-        """See ``PropertyStore``."""
+        """See ``PropertyStore``; returns when nobody can believe any more that it is there."""
         self._storage.delete_tree(self._root)
+        self.settle("", 0)
 
     def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
         """See ``PropertyStore``."""

@@ -28,6 +28,8 @@ from filestream.partitions.writer import StreamWriter
 from filestream.settings import StreamProperties
 from filestream.testing.faults import FaultyStorage
 
+on_disk = pytest.mark.parametrize("home", ["file"], indirect=True)
+
 DAY = 86_400_000
 NOON = 1_401_451_200_000  # 2014-05-30T12:00Z
 DAY_START_S = 1_401_408_000
@@ -39,8 +41,8 @@ def clock():
 
 
 @pytest.fixture
-def stream(tmp_path, clock):
-    return filestream.create(tmp_path / "who", clock=clock, chance=random.Random(1))
+def stream(make, clock):
+    return make("who", clock=clock, chance=random.Random(1))
 
 
 def bodies(stream):
@@ -94,6 +96,7 @@ def test_many_events_with_times_of_many_days_go_to_their_partitions(stream):
     assert [e.timestamp_ms for e in stream.read()] == sorted(stamps)
 
 
+@on_disk
 def test_threads_share_syncs_and_no_event_is_lost(stream):
     per_thread, threads_count = 250, 8
     with stream.writer() as writer:
@@ -168,6 +171,7 @@ def test_tables_are_appended(stream):
     ]
 
 
+@on_disk
 @pytest.mark.parametrize(
     "table",
     [
@@ -210,8 +214,8 @@ def test_a_timestamp_that_has_expired_is_refused(stream, clock):
             writer.append(b"x", timestamp_ms=clock.now_ms() - DAY - 1)
 
 
-def test_an_event_over_the_limit_is_refused_and_the_largest_is_not(tmp_path):
-    stream = filestream.create(tmp_path / "s", event_size="2MiB", block_size="64KiB")
+def test_an_event_over_the_limit_is_refused_and_the_largest_is_not(make):
+    stream = make("s", event_size="2MiB", block_size="64KiB")
     with stream.writer() as writer:
         with pytest.raises(InvalidRequestError, match="event_size"):
             writer.append(bytes((2 << 20) + 1))
@@ -237,7 +241,8 @@ def test_a_late_event_keeps_its_time_in_another_segment(stream):
     events = {event.body: event for event in stream.read()}
     assert events[b"late"].timestamp_ms == NOON
     assert events[b"late"].offset.sequence == 1
-    assert events[b"a little late"].timestamp_ms == NOON  # raised, by less than a second
+    # Raised, by less than a second; where each commit is a segment of its own, there is no need.
+    assert events[b"a little late"].timestamp_ms in (NOON, NOON - 900)
 
 
 def test_a_clock_that_goes_back_writes_no_file_with_decreasing_times(stream, clock):
@@ -307,6 +312,7 @@ def test_events_go_to_the_partition_of_their_time(stream, clock):
     assert stream.summary().open_segments == 0
 
 
+@on_disk
 def test_roll_begins_another_segment(stream):
     with stream.writer() as writer:
         writer.append(b"x")
@@ -333,6 +339,7 @@ def test_two_writers_with_one_id_are_refused(stream):
         stream.writer("mine")
 
 
+@on_disk
 def test_two_processes_with_one_id_are_refused(stream):
     code = f"""
         import filestream
@@ -360,6 +367,7 @@ def test_two_processes_with_one_id_are_refused(stream):
     assert sorted(bodies(stream)) == [b"again", b"ours", b"theirs"]
 
 
+@on_disk
 @pytest.mark.parametrize("writer_id", ["", "../x", "a/b", "_x", ".x", 5])
 def test_bad_writer_ids_are_refused(stream, writer_id):
     with pytest.raises(InvalidRequestError):
@@ -393,6 +401,7 @@ def test_closing_writes_what_is_queued_and_ends_the_thread(stream):
     assert not [t for t in threading.enumerate() if t.name.startswith("filestream-writer")]
 
 
+@on_disk
 def test_a_writer_that_was_forgotten_is_closed_at_exit(stream):
     code = f"""
         import filestream
@@ -451,6 +460,7 @@ def test_closing_while_others_append_loses_nothing_that_was_acknowledged(stream)
         assert set(acknowledged) <= found
 
 
+@on_disk
 def test_a_forked_child_cannot_use_the_writer_and_the_parent_can(stream):
     with stream.writer() as writer:
         writer.append(b"before")
@@ -471,6 +481,7 @@ def test_a_forked_child_cannot_use_the_writer_and_the_parent_can(stream):
         assert again.writer_id == "file.0"  # the child did not keep the claim
 
 
+@on_disk
 def test_a_fork_while_threads_append_leaves_a_child_that_works(stream):
     stop = threading.Event()
     with stream.writer() as writer:
@@ -519,8 +530,8 @@ def test_acknowledgement_levels(tmp_path, level):
 
 
 @pytest.mark.parametrize("compression", ["zstd"])
-def test_compressed_streams_read_the_same(tmp_path, compression):
-    stream = filestream.create(tmp_path / "s", compression=compression)
+def test_compressed_streams_read_the_same(make, compression):
+    stream = make("s", compression=compression)
     with stream.writer() as writer:
         writer.append_many([(b"again " * 50, {"k": "v"})] * 1000)
         writer.append(b"x")
@@ -733,6 +744,7 @@ def test_every_single_call_may_fail_and_nothing_acknowledged_is_lost():
         assert len(found) == len(set(found)), number
 
 
+@on_disk
 def test_an_interrupted_close_keeps_the_writer_open_and_its_id(stream, monkeypatch):
     writer = stream.writer("mine")
     writer.append(b"1")

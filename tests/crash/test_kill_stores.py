@@ -1,0 +1,163 @@
+"""Kills, stops and zombies on HDFS and object stores: what was acknowledged is there, once, in order."""
+
+import contextlib
+import os
+import random
+import signal
+import struct
+import threading
+import time
+
+import pytest
+from servers.processes import kill, pipe, start
+
+import filestream
+from filestream.errors import FilestreamError
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
+
+CYCLES = int(os.environ.get("FILESTREAM_STORE_KILLS", "200"))
+ACK = struct.Struct(">ii")
+
+remote = pytest.mark.parametrize(
+    "home",
+    [
+        pytest.param("hdfs", marks=pytest.mark.hdfs),
+        pytest.param("s3", marks=pytest.mark.s3),
+    ],
+    indirect=True,
+)
+
+
+def produce_for_ever(url, cycle, sender):
+    """Two threads append and say what was acknowledged, until they are killed."""
+    writer = filestream.open(url).writer("mine")
+    telling = threading.Lock()
+
+    def produce(me):
+        for number in range(100_000):
+            body = b"%d %d %d" % (cycle, me, number)
+            if number % 3:
+                writer.append(body)
+            else:
+                writer.append_many([body, body + b" more"])
+            with telling:
+                sender.send_bytes(ACK.pack(me, number))
+
+    threads = [threading.Thread(target=produce, args=(me,), daemon=True) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def received(receiver, wait_s=0.0):
+    acks = []
+    # The end of the pipe is that of the process.
+    with contextlib.suppress(EOFError, OSError):
+        while receiver.poll(wait_s):
+            acks.append(ACK.unpack(receiver.recv_bytes()))
+            wait_s = 0.0
+    return acks
+
+
+def bodies_of(cycle, acks):
+    for me, number in acks:
+        yield b"%d %d %d" % (cycle, me, number)
+        if number % 3 == 0:
+            yield b"%d %d %d more" % (cycle, me, number)
+
+
+def check(found, acknowledged):
+    assert not set(acknowledged) - set(found), "an acknowledged event is lost"
+    assert len(found) == len(set(found)), "an event is there twice"
+    last = {}
+    for body in found:
+        cycle, me, number, *rest = body.split()
+        here = (int(number), bool(rest))
+        assert int(me) < 2, "an event was invented"
+        assert here > last.get((cycle, me), (-1, True)), "events are out of order"
+        last[cycle, me] = here
+
+
+@remote
+def test_kills_and_stops_lose_invent_and_reorder_nothing(make, seed):
+    chance = random.Random(seed)
+    stream = make("s", segment_size="64KiB", linger="5ms")
+    acknowledged = []
+    for cycle in range(CYCLES):
+        receiver, sender = pipe()
+        process = start(produce_for_ever, stream.url, cycle, sender)
+        sender.close()
+        acks = received(receiver, 30)
+        assert acks, "nothing was acknowledged"
+        time.sleep(chance.random() * 0.03)  # noqa: TID251 - at any moment
+        if cycle % 4 == 0:
+            # Stopped, looked at, and let go on before it is killed.
+            os.kill(process.pid, signal.SIGSTOP)
+            found = {event.body for event in stream.read("-200")}
+            acks += received(receiver)
+            assert found
+            os.kill(process.pid, signal.SIGCONT)
+        kill(process)
+        process.join(30)
+        acks += received(receiver)
+        receiver.close()
+        acknowledged += bodies_of(cycle, acks)
+
+    found = [event.body for event in stream.read()]
+    check(found, acknowledged)
+    print(f"cycles={CYCLES} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
+    assert [f for f in stream.verify() if f.level == "damage"] == []
+
+
+def append_until_refused(url, sender):
+    """Append, and say how each ended; a lost id is the end."""
+    writer = filestream.open(url).writer("mine")
+    for number in range(1_000_000):
+        body = b"0 0 %d" % number
+        try:
+            writer.append(body)
+        except FilestreamError as error:
+            sender.send_bytes(type(error).__name__.encode())
+            os._exit(0)
+        sender.send_bytes(body)
+
+
+@remote
+@pytest.mark.parametrize("turn", range(2))
+def test_a_zombie_is_fenced(make, turn):
+    """Stopped in the middle, taken for dead, woken up: it may not acknowledge behind its heir."""
+    stream = make("s", linger="0")
+    receiver, sender = pipe()
+    zombie = start(append_until_refused, stream.url, sender)
+    sender.close()
+    acknowledged = [receiver.recv_bytes() for _ in range(5 + turn)]
+    os.kill(zombie.pid, signal.SIGSTOP)
+    try:
+        while receiver.poll(0.1):
+            acknowledged.append(receiver.recv_bytes())
+        # What would be the end of its lease: its name is given to another.
+        document = stream._store.get("_claims/writers/mine")
+        stream._store.compare_and_set("_claims/writers/mine", b"{}", version=document.version)
+        with stream.writer("mine") as heir:
+            acknowledged += [b"0 1 %d" % n for n in range(10)]
+            for body in acknowledged[-10:]:
+                heir.append(body)
+            os.kill(zombie.pid, signal.SIGCONT)
+            told = []
+            with contextlib.suppress(EOFError):
+                while receiver.poll(60):
+                    told.append(receiver.recv_bytes())
+            zombie.join(60)
+            heir.append(b"0 1 10")
+            acknowledged.append(b"0 1 10")
+    finally:
+        kill(zombie)
+
+    # At most what was on its way when it was stopped.
+    assert told[-1] in (b"ConflictError", b"UnavailableError", b"FencedError"), told
+    assert len(told) <= 2
+    found = [event.body for event in stream.read()]
+    check(found, acknowledged + told[:-1])
+    assert [f for f in stream.verify() if f.level == "damage"] == []
