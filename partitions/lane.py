@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 # Larger drains are committed in pieces: beyond this a sync only takes longer.
 COMMIT_SIZE_BYTES: Final = 4 << 20
 _REWRITES_MAX: Final = 100
+_UNSEEN_AGE_MS_MAX: Final = 5000
+_UNSEEN_IDLE_MS_MAX: Final = 1000
 # A timestamp that is older than the newest in its segment by no more than this is raised to it:
 # threads that stamp their own events race by that much. An older one rolls the segment.
 _LATENESS_MS_MAX: Final = 1000
@@ -66,6 +68,13 @@ class Lane:
         self._generations = generations
         self._catalog = Catalog(storage)
         self._claim = claim
+        if not storage.reads_open_files:
+            # Readers see a segment once it is closed, so that is when they hear of its events.
+            properties = dataclasses.replace(
+                properties,
+                segment_age_ms_max=min(properties.segment_age_ms_max, _UNSEEN_AGE_MS_MAX),
+                segment_idle_ms_max=min(properties.segment_idle_ms_max, _UNSEEN_IDLE_MS_MAX),
+            )
         self._properties = properties
         self._heads = SegmentHeads(stream_name, properties, chance)
         self._clock = clock

@@ -14,6 +14,7 @@ NameNode in time.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import posixpath
@@ -34,6 +35,7 @@ from filestream.errors import (
     UnavailableError,
 )
 from filestream.storage.base import Appender, Entry, ForkGuard, Storage, check_key
+from filestream.storage.hdfs_patience import Patience
 from filestream.storage.hdfs_web import WebHdfs, site_values, web_addresses
 
 __all__ = ["HdfsStorage"]
@@ -62,9 +64,14 @@ _HINTS: Final = (
     ("could only be written to 0", "no DataNode takes the block: are they up, and not full?"),
     ("could only be replicated to 0", "no DataNode takes the block: are they up, and not full?"),
     ("NotEnoughReplicas", "no DataNode takes the block: are they up, and not full?"),
+    ("DataTransferError", "no DataNode takes the block: are they up, and not full?"),
+    ("All DataNodes failed", "no DataNode answers for the block: are they up?"),
     ("StandbyException", "every NameNode that was asked is on standby"),
-    ("Connection refused", "no NameNode answers: check the address, and that it runs"),
-    ("timed out", "no answer in time: check the network and the NameNode"),
+    (
+        "Connection refused",
+        "a server does not answer: check the address, and that NameNode and DataNodes run",
+    ),
+    ("timed out", "there was no answer in time: check the network and the NameNode"),
     ("failed to lookup address", "the host name is not known: check the URL"),
     ("authenti", "the NameNode refuses this identity: check the Kerberos ticket"),
 )
@@ -105,9 +112,13 @@ class HdfsStorage(Storage):
         self._authority = authority
         self._site = site_values(self._options.get("config_dir"))
         given = {n: str(v) for n, v in self._options.items() if n not in _OWN_OPTIONS}
-        waits = {n: v for n, v in _BOUNDED_WAITS.items() if n not in self._site}
-        self._configuration = {**waits, **given}
+        self._configuration = {**_BOUNDED_WAITS, **given}
+        for name in _BOUNDED_WAITS:
+            self._configuration[name] = (
+                given.get(name) or self._site.get(name) or _BOUNDED_WAITS[name]
+            )
         self._client = self._open()
+        self._patience = Patience(float(self._configuration["dfs.client.socket-timeout"]) / 1000)
         self._site |= given
         self._web: WebHdfs | None = None
         self._has_asked_web = False
@@ -152,6 +163,11 @@ class HdfsStorage(Storage):
             self._has_asked_web = True
         return self._web
 
+    def _ask(self, name: str, *arguments: object, **more: object) -> Any:
+        """A call of the client, with bounded patience."""
+        method = getattr(self._client, name)
+        return self._patience.call(lambda: method(*arguments, **more))
+
     def _path(self, key: str) -> str:
         return posixpath.join(self._root, check_key(key)) if key else self._root
 
@@ -169,16 +185,16 @@ class HdfsStorage(Storage):
         """See ``Storage``; the NameNode's log makes every name durable."""
         del durable_name
         with self._translated("create", key):
-            return _HdfsAppender(self._create(self._path(key)), self.url_of(key))
+            return _HdfsAppender(self._create(self._path(key)), self.url_of(key), self._patience)
 
     def _create(self, path: str) -> Any:
         folder = posixpath.dirname(path)
         options = hdfs_native.WriteOptions(permission=_FILE_MODE, create_parent=False)
         try:
-            return self._client.create(path, options)
+            return self._ask("create", path, options)
         except FileNotFoundError:
-            self._client.mkdirs(folder, _DIRECTORY_MODE, create_parent=True)
-            return self._client.create(path, options)
+            self._ask("mkdirs", folder, _DIRECTORY_MODE, create_parent=True)
+            return self._ask("create", path, options)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
         """See ``Storage``: written and closed aside, then renamed, which replaces nothing."""
@@ -190,38 +206,39 @@ class HdfsStorage(Storage):
             staged = posixpath.join(posixpath.dirname(path), f".put-{secrets.token_hex(8)}")
             file = self._create(staged)
             try:
-                file.write(data)
-                file.hsync()
-                file.close()
-                self._client.rename(staged, path)
+                self._patience.call(lambda: _write_and_close(file, data))
+                self._ask("rename", staged, path)
             except BaseException:
+                _never_let_go(file)
                 with contextlib.suppress(OSError, RuntimeError):
-                    self._client.delete(staged)
+                    self._ask("delete", staged)
                 raise
 
     def read(self, key: str, position: int, size: int) -> bytes:
         """See ``Storage``; opens the file anew each time, so the end is never stale."""
         path = self._path(key)
         with self._translated("read", key):
-            file = self._client.read(path)
-            closed = len(file)
-            wanted = min(size, closed - position)
-            data = bytes(file.read_range(position, wanted)) if wanted > 0 else b""
+            data = self._patience.call(lambda: self._read_closed(path, position, size))
             if len(data) >= size:
                 return data
             web = self._open_web()
             at = position + len(data)
-            if web is None or self._client.get_file_info(path).length <= at:
+            if web is None or self._ask("get_file_info", path).length <= at:
                 return data
             return data + web.read(path, at, size - len(data))
+
+    def _read_closed(self, path: str, position: int, size: int) -> bytes:
+        file = self._client.read(path)
+        wanted = min(size, len(file) - position)
+        return bytes(file.read_range(position, wanted)) if wanted > 0 else b""
 
     def size(self, key: str) -> int:
         """See ``Storage``: what can be read of it now."""
         path = self._path(key)
         with self._translated("look at", key):
             if self._open_web() is not None:
-                return int(self._client.get_file_info(path).length)
-            return len(self._client.read(path))
+                return int(self._ask("get_file_info", path).length)
+            return len(self._ask("read", path))
 
     def exists(self, key: str) -> bool:
         """See ``Storage``."""
@@ -231,7 +248,7 @@ class HdfsStorage(Storage):
 
     def _info(self, path: str) -> Any | None:
         try:
-            return self._client.get_file_info(path)
+            return self._ask("get_file_info", path)
         except FileNotFoundError:
             return None
 
@@ -240,7 +257,7 @@ class HdfsStorage(Storage):
         path = self._path(prefix)
         with self._translated("list", prefix):
             try:
-                found = list(self._client.list_status(path))
+                found = self._patience.call(lambda: list(self._client.list_status(path)))
             except (FileNotFoundError, NotADirectoryError):
                 return []
         return [
@@ -252,17 +269,17 @@ class HdfsStorage(Storage):
     def delete(self, key: str) -> None:
         """See ``Storage``."""
         with self._translated("delete", key), contextlib.suppress(FileNotFoundError):
-            self._client.delete(self._path(key))
+            self._ask("delete", self._path(key))
 
     def delete_tree(self, prefix: str) -> None:
         """See ``Storage``."""
         with self._translated("delete", prefix), contextlib.suppress(FileNotFoundError):
-            self._client.delete(self._path(prefix), recursive=True)
+            self._ask("delete", self._path(prefix), recursive=True)
 
     def remove_if_empty(self, prefix: str) -> None:
         """See ``Storage``."""
         with contextlib.suppress(OSError, RuntimeError):
-            self._client.delete(self._path(prefix))
+            self._ask("delete", self._path(prefix))
 
     def fence(self, key: str) -> None:
         """See ``Storage``: takes the lease away from whoever has it."""
@@ -271,7 +288,7 @@ class HdfsStorage(Storage):
         with self._translated("fence", key):
             while True:
                 try:
-                    if self._client.recover_lease(self._path(key)):
+                    if self._ask("recover_lease", self._path(key)):
                         return
                 except FileNotFoundError:
                     return
@@ -285,26 +302,62 @@ class HdfsStorage(Storage):
 
 
 class _HdfsAppender(Appender):
-    def __init__(self, file: Any, url: str) -> None:
+    def __init__(self, file: Any, url: str, patience: Patience) -> None:
         self._file = file
         self._url = url
+        self._patience = patience
+        self._has_failed = False
 
     def write(self, data: bytes) -> None:
-        try:
-            self._file.write(data)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise _translate(error, "write", self._url) from error
+        with self._failing("write"):
+            file = self._file
+            self._patience.call(lambda: file.write(data))
 
     def sync(self) -> None:
+        with self._failing("sync"):
+            self._patience.call(self._file.hsync)
+
+    def write_and_sync(self, data: bytes) -> None:
+        with self._failing("write"):
+            file = self._file
+            self._patience.call(lambda: _write_and_sync(file, data))
+
+    @contextlib.contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
         try:
-            self._file.hsync()
+            yield
         except (OSError, RuntimeError, ValueError) as error:
-            raise _translate(error, "sync", self._url) from error
+            self._has_failed = True
+            raise _translate(error, what, self._url) from error
 
     def close(self) -> None:
         file, self._file = self._file, _CLOSED
-        if file is not _CLOSED:
+        if file is _CLOSED:
+            return
+        if self._has_failed:
+            _never_let_go(file)
+        else:
             _close_soon(file, self._url)
+
+
+def _never_let_go(file: object) -> None:
+    """Keep a broken file for as long as the process lives.
+
+    To close it, or to let it go, asks the NameNode again and again, for a quarter of a minute and
+    more, and holds all threads of the interpreter up meanwhile. The file is closed by whoever fences
+    it, or by the NameNode when this process is gone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(file))
+
+
+def _write_and_sync(file: Any, data: bytes) -> None:
+    file.write(data)
+    file.hsync()
+
+
+def _write_and_close(file: Any, data: bytes) -> None:
+    _write_and_sync(file, data)
+    file.close()
 
 
 class _ClosedFile:
@@ -339,6 +392,7 @@ def _close(file: Any, url: str) -> None:
     try:
         file.close()
     except Exception as error:
+        _never_let_go(file)
         # Nothing is lost: what matters was synced, and the NameNode closes the file in time.
         logger.info("file was not closed: %s url=%s", _first_line(error), url)
 

@@ -30,8 +30,10 @@ from filestream.storage.base import Appender, Entry, ForkGuard, ReplacingStorage
 
 __all__ = ["ObjectStorage"]
 
-_PUT_TRIES: Final = 6
+# A PUT is tried again for so long; the last try may take as long as one request.
+_PUT_S_MAX = 60.0
 _PUT_PAUSE_S: Final = 0.1
+_PUT_PAUSE_S_MAX: Final = 5.0
 _CLIENT: Final = {"connect_timeout": "5s", "timeout": "30s"}
 _READ_RETRIES: Final = {
     "max_retries": 5,
@@ -128,7 +130,9 @@ class ObjectStorage(ReplacingStorage):
         """See ``Storage``."""
         path = self._path(key)
         _client.use()
-        for tries_left in reversed(range(_PUT_TRIES)):
+        until_s = time.monotonic() + _PUT_S_MAX
+        pause_s = _PUT_PAUSE_S
+        while True:
             try:
                 obstore.put(self._putting, path, data, mode="create", use_multipart=False)
             except (exceptions.BaseError, OSError) as error:
@@ -137,16 +141,17 @@ class ObjectStorage(ReplacingStorage):
             else:
                 return
             if is_refused or not isinstance(failure, ConflictError | UnavailableError):
-                raise failure
+                raise failure from None
             # Was it us, and the answer got lost? Or has it gone wrong, and nothing is there?
             found = self._find(path, len(data))
             if found == data:
                 return
             if found is not None:
-                raise ConflictError(f"the file exists already. url={self.url_of(key)}")
-            if not tries_left:
-                raise failure
-            time.sleep(_PUT_PAUSE_S * 2 ** (_PUT_TRIES - 1 - tries_left))
+                raise ConflictError(f"the file exists already. url={self.url_of(key)}") from None
+            if time.monotonic() + pause_s > until_s:
+                raise failure from None
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _PUT_PAUSE_S_MAX)
 
     def _find(self, path: str, size: int) -> bytes | None:
         """What stands there, as far as it matters; None for nothing, or when nobody can say."""

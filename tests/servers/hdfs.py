@@ -10,7 +10,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from servers.programs import Program, cache, free_port, java
+from servers.programs import Program, cache, free_port, is_listening, java
 
 VERSION = "3.5.0"
 _JAR = f"hadoop-client-minicluster-{VERSION}.jar"
@@ -43,7 +43,7 @@ def what_is_missing() -> str | None:
 class HdfsCluster:
     """A NameNode and DataNodes; the same ports after a restart."""
 
-    def __init__(self, folder: Path, *, datanodes: int = 2, webhdfs: bool = True) -> None:
+    def __init__(self, folder: Path, *, datanodes: int = 2) -> None:
         self.folder = folder
         self.port = free_port()
         self.web_port = free_port()
@@ -73,7 +73,6 @@ class HdfsCluster:
             "dfs.heartbeat.interval": "1",
             "dfs.namenode.fs-limits.min-block-size": "4096",
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
-            "dfs.webhdfs.enabled": str(webhdfs).lower(),
             "dfs.permissions.enabled": "true",
             "dfs.permissions.superusergroup": "root",
             "hadoop.http.staticuser.user": "root",
@@ -102,7 +101,18 @@ class HdfsCluster:
     def start_namenode(self) -> None:
         self.namenode = self._java(self.folder / "namenode", "server.namenode.NameNode")
 
-    def start_datanode(self, number: int) -> None:
+    def make_erasure_coded(self, path: str, policy: str) -> None:
+        """Make a directory whose files are erasure-coded."""
+        for method, query in (
+            ("PUT", "op=MKDIRS"),
+            ("PUT", f"op=ENABLEECPOLICY&ecpolicy={policy}"),
+            ("PUT", f"op=SETECPOLICY&ecpolicy={policy}"),
+        ):
+            where = path if "ENABLE" not in query else "/"
+            url = f"http://127.0.0.1:{self.web_port}/webhdfs/v1{where}?{query}&user.name=root"
+            urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=30).close()
+
+    def start_datanode(self, number: int, *, reserved: int = 0) -> None:
         data, http, ipc = self._ports[number]
         site = self.folder / f"datanode{number}"
         _write_site(
@@ -114,7 +124,7 @@ class HdfsCluster:
                 "dfs.datanode.http.address": f"127.0.0.1:{http}",
                 "dfs.datanode.ipc.address": f"127.0.0.1:{ipc}",
                 "dfs.datanode.hostname": "127.0.0.1",
-                "dfs.datanode.du.reserved": "0",
+                "dfs.datanode.du.reserved": str(reserved),
             },
         )
         program = self._java(site, "server.datanode.DataNode")
@@ -130,6 +140,9 @@ class HdfsCluster:
         self.namenode.wait_until(lambda: self._is_ready(wanted), 120)
 
     def _is_ready(self, datanodes: int) -> bool:
+        for program, ports in zip(self.datanodes, self._ports, strict=True):
+            if program.process.poll() is None and not is_listening(ports[0]):
+                return False
         query = "Hadoop:service=NameNode,name=NameNodeInfo"
         try:
             with urllib.request.urlopen(
