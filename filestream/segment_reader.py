@@ -120,6 +120,7 @@ class SegmentReader:
         self.torn_bytes = 0
         self.lost_bytes = 0
         # Where files do not grow, what was read of one holds for ever: mostly one request is enough.
+        self._source = storage
         self._storage = storage if storage.can_append else OneRead(storage, key)
         self._limit = limit
         self._on_corrupt = on_corrupt
@@ -230,7 +231,7 @@ class SegmentReader:
             return None
         if isinstance(found, Chunk) and found.is_first:
             # A large event: read all of its run.
-            blocks = SegmentReader(self._storage, self.key, position=position).read_blocks()
+            blocks = SegmentReader(self._source, self.key, position=position).read_blocks()
             return blocks[0] if blocks and blocks[0].position == position else None
         return found if isinstance(found, Block) else None
 

@@ -5,8 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from filestream.clock import SystemClock
 from filestream.codec import kernel
-from filestream.errors import ConflictError, FilestreamError
-from filestream.storage.base import Storage
+from filestream.errors import FilestreamError
 from filestream.storage.open import open_storage, split_url
+from filestream.storage.probe import probe
 from filestream.version import VERSION
 
 __all__ = ["Check", "check_installation", "check_place", "check_spark"]
@@ -63,67 +62,30 @@ def check_place(url: str) -> Iterator[Check]:
     storage = open_storage(url)
     scheme, path = split_url(storage.url)
     was_there = scheme != "file" or Path(path).exists()
-    key = f"_probe-{uuid.UUID(bytes=os.urandom(16)).hex}"
     yield Check("place", True, f"{storage.url} durable={storage.is_durable}")
-    steps = [
-        ("append and sync", _try_append),
-        ("create is exclusive", _try_create_twice),
-        ("put-if-absent", _try_put_twice),
-        ("locks", _try_lock_twice),
-    ]
+    clock = SystemClock()
     try:
-        for name, step in steps:
-            began_s = SystemClock().monotonic_s()
-            try:
-                is_ok = step(storage, key)
-                took_ms = (SystemClock().monotonic_s() - began_s) * 1000
-                yield Check(name, is_ok, f"{'yes' if is_ok else 'NO'} ({took_ms:.1f} ms)")
-            except FilestreamError as error:
-                yield Check(name, False, str(error))
-        waker = storage.waker()
-        yield Check("change notices", True, "inotify" if waker else "none; readers poll")
-        if waker:
-            waker.close()
+        storage.list("")  # A store that cannot be asked is not one that lies.
+        began_s = clock.monotonic_s()
+        for tried in probe(storage):
+            took_ms = (clock.monotonic_s() - began_s) * 1000
+            shown = f"{'yes' if tried.is_kept else 'NO'} ({took_ms:.1f} ms)"
+            if not tried.is_kept and not tried.is_needed:
+                shown += "; not needed, other means are used"
+            is_ok = tried.is_kept or not tried.is_needed
+            yield Check(tried.name, is_ok, f"{shown}{' ' if tried.said else ''}{tried.said}")
+            began_s = clock.monotonic_s()
+    except FilestreamError as error:
+        yield Check("answers", False, str(error))
+        return
     finally:
-        try:
-            storage.delete_tree(key)
-            if not was_there:
-                storage.remove_if_empty("")
-        except FilestreamError as error:
-            yield Check("clean-up", False, str(error))
-
-
-def _try_append(storage: Storage, key: str) -> bool:
-    with storage.create(f"{key}/append") as appender:
-        appender.write_and_sync(b"one")
-        appender.write(b"two")
-        appender.sync()
-    return storage.read(f"{key}/append", 0, 100) == b"onetwo"
-
-
-def _refuses(action: Callable[[], object]) -> bool:
-    try:
-        action()
-    except ConflictError:
-        return True
-    return False
-
-
-def _try_create_twice(storage: Storage, key: str) -> bool:
-    storage.create(f"{key}/create").close()
-    return _refuses(lambda: storage.create(f"{key}/create"))
-
-
-def _try_put_twice(storage: Storage, key: str) -> bool:
-    storage.put_if_absent(f"{key}/put", b"first")
-    return _refuses(lambda: storage.put_if_absent(f"{key}/put", b"second")) and (
-        storage.read(f"{key}/put", 0, 10) == b"first"
-    )
-
-
-def _try_lock_twice(storage: Storage, key: str) -> bool:
-    with storage.lock(f"{key}/lock"):
-        return _refuses(lambda: storage.lock(f"{key}/lock"))
+        if not was_there:
+            storage.remove_if_empty("")
+    waker = storage.waker()
+    yield Check("change notices", True, "inotify" if waker else "none; readers poll")
+    if waker:
+        waker.close()
+    yield Check("acknowledges", True, f"{' or '.join(storage.levels)}")
 
 
 def check_spark() -> Iterator[Check]:

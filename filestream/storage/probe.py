@@ -123,6 +123,7 @@ def _put_race(storage: Storage, key: str) -> bool:
 
 def _replace_race(storage: ReplacingStorage, key: str) -> bool:
     storage.put_if_absent(key, b"start")
+    tag = ""
     for _ in range(_ROUNDS):
         _, tag = storage.get(key)
         winners = _race(lambda mine, tag=tag: storage.replace(key, mine, tag))  # type: ignore[misc]
