@@ -25,10 +25,10 @@ from filestream.partitions.catalog import Catalog, PartitionDirectory
 from filestream.partitions.chain import ChainId, Place
 from filestream.partitions.filters import ALWAYS, Interval, Piece, select
 from filestream.partitions.generations import Generation, Generations
-from filestream.partitions.layout import Offset, Partition, Segment, parse_segment_file
+from filestream.partitions.layout import Offset, Partition, Segment
 from filestream.partitions.merge import Source, events_of
 from filestream.partitions.positions import At, End, Last, Position, Start
-from filestream.partitions.segment_heads import SETTLED
+from filestream.partitions.settled import survey_settled
 from filestream.segment_map import segment_end
 from filestream.segment_reader import OnCorrupt, SegmentReader
 from filestream.storage.base import Storage
@@ -131,64 +131,18 @@ def segments_of(
         CorruptDataError: an event file is missing, or two claim one place.
         FencedError: because the stream was truncated meanwhile.
     """
-    survey = Catalog(view.storage).survey(directory)
+    survey = survey_settled(view.storage, directory)
     if not survey.problems and not survey.missing:
         return survey.segments
-    # A listing that ran beside creations may show a later file and not an earlier one; but what is
-    # there when it is asked for by name is not missing.
-    present = list(survey.segments)
-    missing = []
-    for key in survey.missing:
-        folder, _, name = key.rpartition("/")
-        parsed = parse_segment_file(directory.partition, folder, name)
-        if parsed is not None and view.storage.exists(key):
-            present.append(parsed[0])
-        else:
-            missing.append(key)
-    present.sort()
-    if missing and not view.storage.can_append:
-        present, missing = _settled(view, directory, present, missing)
-    if not survey.problems and not missing:
-        return present
-    reason = (survey.problems or [f"an event file is missing: {missing[0]}"])[0]
+    reason = (survey.problems or [f"an event file is missing: {survey.missing[0]}"])[0]
     failure = view.explain_missing(generation, NotFoundError(reason), directory.partition)
     if failure is not None and (on_corrupt == "raise" or isinstance(failure, FencedError)):
         raise failure
     logger.warning("going on without what is missing: %s %s", reason, view.storage.url)
     seen: dict[tuple[str, int], Segment] = {}
-    for segment in present:
+    for segment in survey.segments:
         seen.setdefault((segment.writer_id, segment.sequence), segment)
     return sorted(seen.values())
-
-
-def _settled(
-    view: StreamView, directory: PartitionDirectory, present: list[Segment], missing: list[str]
-) -> tuple[list[Segment], list[str]]:
-    """Where segments are put whole, several at once: the chains without what nobody acknowledged.
-
-    Segments behind a gap that was not settled when the newest was written are still on their
-    way, or those of a writer that died before they were acknowledged.
-
-    Returns:
-        What is there, and what is missing all the same.
-    """
-    lost: list[str] = []
-    unsettled: dict[str, int] = {}
-    for key in missing:
-        folder, _, name = key.rpartition("/")
-        parsed = parse_segment_file(directory.partition, folder, name)
-        assert parsed is not None
-        gap = parsed[0]
-        newest = max(s for s in present if s.writer_id == gap.writer_id)
-        header = SegmentReader(view.storage, newest.data_key).open_header()
-        properties = header.properties if header is not None else {}
-        if gap.sequence < int(properties.get(SETTLED) or newest.sequence):
-            lost.append(key)
-        else:
-            least = unsettled.get(gap.writer_id, gap.sequence)
-            unsettled[gap.writer_id] = min(least, gap.sequence)
-    kept = [s for s in present if s.sequence < unsettled.get(s.writer_id, s.sequence + 1)]
-    return kept, lost
 
 
 def take_snapshot(

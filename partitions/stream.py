@@ -118,6 +118,11 @@ class Stream:
         return self._description.coordination
 
     @property
+    def acknowledged_survives(self) -> str:
+        """What an acknowledged event survives here, at the level of now; for people."""
+        return self._storage.levels.get(self.properties.acknowledgement, "unknown")
+
+    @property
     def generation(self) -> int:
         """The current generation, 1-based; read from the property store on each look.
 
@@ -403,7 +408,7 @@ def create_as(
         check_coordination(coordination)
     clock = clock or SystemClock()
     chance = chance or random.SystemRandom()
-    made = StreamProperties.parse({"acknowledgement": storage.levels[0], **properties})
+    made = StreamProperties.parse({"acknowledgement": next(iter(storage.levels)), **properties})
     _check_level(storage, made)
     check_place(storage, storage_options)
     if storage.exists(DESCRIPTION_KEY):

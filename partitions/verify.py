@@ -19,6 +19,7 @@ from filestream.errors import (
 )
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.layout import Segment
+from filestream.partitions.settled import survey_settled
 from filestream.partitions.snapshot import StreamView
 from filestream.segment_reader import SegmentReader, decode_block
 from filestream.storage.base import Storage
@@ -67,7 +68,7 @@ def verify(
     catalog = Catalog(storage)
     generation = view.generations.current()
     for directory in catalog.partitions(generation.number):
-        survey = catalog.survey(directory)
+        survey = survey_settled(view.storage, directory)
         segments = survey.segments
         for key in survey.missing:
             yield Finding(

@@ -21,6 +21,13 @@ from filestream.version import VERSION
 __all__ = ["Check", "check_installation", "check_place", "check_spark"]
 
 
+_EXTRAS = {
+    "pyspark": ("spark", "Spark"),
+    "hdfs-native": ("hdfs", "HDFS"),
+    "obstore": ("objects", "S3, Google Cloud Storage and Azure"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that was tried."""
@@ -36,13 +43,13 @@ def check_installation() -> Iterator[Check]:
     yield Check(
         "python", sys.version_info >= (3, 11), f"{platform.python_version()} {sys.executable}"
     )
-    for name in ("pyarrow", "click", "google-crc32c", "pyspark"):
+    for name in ("pyarrow", "click", "google-crc32c", "pyspark", "hdfs-native", "obstore"):
         try:
             yield Check(name, True, version_of(name))
         except PackageNotFoundError:
-            is_extra = name == "pyspark"
-            hint = "not installed; pip install 'filestream-engine[spark]' to read with Spark"
-            yield Check(name, is_extra, hint if is_extra else "not installed")
+            extra, use = _EXTRAS.get(name, ("", ""))
+            hint = f"not installed; pip install 'filestream-engine[{extra}]' for {use}"
+            yield Check(name, bool(extra), hint if extra else "not installed")
     yield Check("java", True, _java())
     chosen = os.environ.get("PYSPARK_PYTHON", "not set: Spark takes python3 from the PATH")
     yield Check("PYSPARK_PYTHON", True, chosen)
@@ -85,7 +92,8 @@ def check_place(url: str) -> Iterator[Check]:
     yield Check("change notices", True, "inotify" if waker else "none; readers poll")
     if waker:
         waker.close()
-    yield Check("acknowledges", True, f"{' or '.join(storage.levels)}")
+    for level, survives in storage.levels.items():
+        yield Check(f"acknowledges {level}", True, f"survives {survives}")
 
 
 def check_spark() -> Iterator[Check]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from filestream.consumers.spark.frontier import Limit
@@ -18,6 +18,8 @@ __all__ = ["SourceOptions", "parse_options"]
 
 _DEFAULT_COLUMNS: Final = ("timestamp", "body")
 _METADATA: Final = tuple(c for c in ALL_COLUMNS if c not in ("timestamp", "headers", "body"))
+# "storage.endpoint" and the like go to the storage as they are.
+_STORAGE: Final = "storage."
 _KNOWN: Final = {
     name.lower(): name
     for name in (
@@ -56,6 +58,8 @@ class SourceOptions:
     batch_rows: int
     batch_size_bytes: int
     start_json: str = ""
+    # May hold secrets, so it is in no text.
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def parse_options(given: Mapping[str, str], *, now_ms: int) -> SourceOptions:
@@ -64,7 +68,8 @@ def parse_options(given: Mapping[str, str], *, now_ms: int) -> SourceOptions:
     Raises:
         InvalidRequestError: no path, an unknown name, or a bad value.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    everything = {name.lower(): value for name, value in given.items()}
+    options = {n: v for n, v in everything.items() if not n.startswith(_STORAGE)}
     unknown = sorted(set(options) - set(_KNOWN))
     if unknown:
         raise InvalidRequestError(
@@ -99,6 +104,9 @@ def parse_options(given: Mapping[str, str], *, now_ms: int) -> SourceOptions:
         # Spark refuses batches above its own limit and slows down long before it.
         batch_size_bytes=min(16 << 20, max(1 << 10, _size(options, "batchBytes", 4 << 20))),
         start_json=start_json,
+        storage_options={
+            n.removeprefix(_STORAGE): v for n, v in everything.items() if n.startswith(_STORAGE)
+        },
     )
 
 

@@ -126,7 +126,9 @@ class _Reading:
         self._columns = columns
 
     def _view(self) -> StreamView:
-        return open_stream(self._asked.url).view()
+        return open_stream(
+            self._asked.url, storage_options=self._asked.storage_options or None
+        ).view()
 
     def _tasks(self, generation: int, splits: Sequence[Split]) -> list[InputPartition]:
         tasks_min = self._asked.partitions_min or _TASKS_PER_CORE * _cores()

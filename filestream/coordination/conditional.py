@@ -2,7 +2,7 @@ r"""The property store on a bucket: one object a document, replaced if nobody el
 
 Layout below the root key::
 
-    <name>.doc                  value, then b"version:<n>\n", then the line of marks
+    <name>.doc                  value, b"version:<n> crc32c:<8 hex digits>\n", the line of marks
     _claims/<name>.doc          who holds a claim, and since when: see ``claims.py``
 
 A writer asks before and after each commit whether its generation is current, and each question is a
@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from filestream.clock import since_boot_s
+from filestream.codec import crc32c
 from filestream.coordination.base import Document, PropertyStore, Watch
 from filestream.coordination.claims import LEASE_S, LeasedClaims
 from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
@@ -39,7 +40,7 @@ _BELIEVED_S: Final = 1.0
 
 _SUFFIX: Final = ".doc"
 _VALUE_SIZE_MAX: Final = 1 << 20
-_VERSION: Final = re.compile(rb"version:([0-9]{1,18})\n\Z")
+_VERSION: Final = re.compile(rb"(version:([0-9]{1,18})) crc32c:([0-9a-f]{8})\n\Z")
 _TRIES: Final = 4
 # Each look is a request that costs money.
 _WATCH_INTERVAL_S: Final = 1.0
@@ -83,9 +84,9 @@ class ConditionalPropertyStore(PropertyStore):
             return Document(b"", 0), (), ""
         value, marks = split_marks(data)
         match = _VERSION.search(value)
-        if match is None or not marks:
+        if match is None or not marks or match[3] != b"%08x" % crc32c(match[1]):
             raise CorruptDataError("a document is damaged.", url=self._storage.url_of(key))
-        document = Document(value[: match.start()], int(match[1]))
+        document = Document(value[: match.start()], int(match[2]))
         self._seen[name] = _Seen(document.version, tag, asked_s)
         return document, marks, tag
 
@@ -103,7 +104,7 @@ class ConditionalPropertyStore(PropertyStore):
                 if tries and not 0 < document.version - version < MARKS_MAX:
                     raise failure
                 raise ConflictError(f"the document has changed. name={name} version={version}")
-            data = with_marks(value + b"version:%d\n" % (version + 1), own, marks)
+            data = with_marks(value + _version_line(version + 1), own, marks)
             try:
                 if version:
                     self._storage.replace(self._key(name), data, tag)
@@ -171,3 +172,8 @@ class ConditionalPropertyStore(PropertyStore):
     def holders(self, prefix: str) -> Sequence[str]:
         """See ``PropertyStore``."""
         return self._claims.holders(prefix)
+
+
+def _version_line(version: int) -> bytes:
+    said = b"version:%d" % version
+    return b"%s crc32c:%08x\n" % (said, crc32c(said))

@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from filestream.errors import FencedError, InvalidRequestError
@@ -180,15 +180,21 @@ class Storage(_Closing, ABC):
         can_append: whether files grow under their creator. Where they do not, there is no
             ``create``; a file is put whole, and never changes as long as it is there.
         reads_open_files: whether others can read a file before it is closed.
-        levels: what an event may be acknowledged after, the usual one first: ``disk`` is a sync,
-            ``os`` a write, ``memory`` nothing, ``object`` a whole object in the store.
+        levels: what an event may be acknowledged after, the usual one first, and what it survives
+            then; for people.
     """
 
     url: str
     is_durable: bool
     can_append: bool = True
     reads_open_files: bool = True
-    levels: tuple[str, ...] = ("disk", "os", "memory")
+    levels: Mapping[str, str] = MappingProxyType(
+        {
+            "disk": "a power cut: an append returns after the sync",
+            "os": "the death of the writing process, not of the machine",
+            "memory": "nothing: an append returns before the event is written",
+        }
+    )
 
     def url_of(self, key: str) -> str:
         """The URL of a key, for people and errors."""

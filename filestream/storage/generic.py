@@ -7,6 +7,7 @@ off, because they are shared by the whole process and show yesterday's sizes.
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import fsspec
@@ -40,7 +41,9 @@ class GenericStorage(Storage):
     """
 
     can_append = False
-    levels = ("object",)
+    levels = MappingProxyType(
+        {"object": "what the file system behind fsspec survives, of which it says nothing"}
+    )
     # Nobody can say: fsspec has no word for it.
     is_durable = False
 

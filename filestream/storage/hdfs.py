@@ -23,6 +23,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, Final
 
 import hdfs_native
@@ -92,7 +93,12 @@ class HdfsStorage(Storage):
 
     is_durable = True
     # The library has no hflush, which "os" would be.
-    levels = ("disk", "memory")
+    levels = MappingProxyType(
+        {
+            "disk": "a power cut of every DataNode that holds it: an append returns after hsync",
+            "memory": "nothing: an append returns before the event is written",
+        }
+    )
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self._options = dict(options or {})

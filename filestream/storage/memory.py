@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from filestream.errors import ConflictError, NotFoundError
 from filestream.storage.base import Appender, Entry, Lock, LockingStorage, check_key
@@ -22,6 +23,9 @@ class MemoryStorage(LockingStorage):
     """A dictionary that keeps the promises of ``Storage``; gone with the process."""
 
     is_durable = False
+    levels = MappingProxyType(
+        dict.fromkeys(("disk", "os", "memory"), "nothing: the storage is gone with its process")
+    )
 
     def __init__(self, url: str = "memory://") -> None:
         self.url = url

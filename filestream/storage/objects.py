@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 import obstore
@@ -70,7 +71,11 @@ class ObjectStorage(ReplacingStorage):
 
     is_durable = True
     can_append = False
-    levels = ("object",)
+    levels = MappingProxyType(
+        {
+            "object": "what the store survives: an append returns after its answer to the whole object"
+        }
+    )
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
         self._options = dict(options or {})

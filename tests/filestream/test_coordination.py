@@ -1,11 +1,18 @@
+import os
+import signal
+
 import pytest
 
+from filestream.clock import ManualClock
 from filestream.coordination.base import Document
+from filestream.coordination.claims import LeasedClaims
 from filestream.coordination.conditional import ConditionalPropertyStore
 from filestream.coordination.embedded import EmbeddedPropertyStore
 from filestream.coordination.open import open_property_store
+from filestream.coordination.process import is_known_dead, own_process
 from filestream.errors import (
     ConflictError,
+    CorruptDataError,
     InvalidRequestError,
     UnavailableError,
     UnsupportedVersionError,
@@ -15,6 +22,7 @@ from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
 from filestream.storage.objects import ObjectStorage
 from filestream.testing.property_store_suite import PropertyStoreSuite
+from filestream.testing.storage_suite import eventually, is_held
 
 
 class TestEmbeddedOnLocalDisk(PropertyStoreSuite):
@@ -146,3 +154,193 @@ def test_a_document_has_a_limit():
 def test_an_unknown_store_is_a_later_version():
     with pytest.raises(UnsupportedVersionError, match="etcd"):
         open_property_store("etcd://host:2181/x", MemoryStorage(), "_store", "id")
+
+
+class TestLeasedClaims:
+    """Where nobody but a lease tells that a holder is dead."""
+
+    @pytest.fixture
+    def documents(self):
+        return ConditionalPropertyStore(ObjectStorage("memory://bucket"), "_store")
+
+    def test_one_that_is_not_renewed_is_taken_over_after_twice_its_lease(self, documents):
+        clock = ManualClock()
+        ours = LeasedClaims(documents, 30, clock)
+        theirs = LeasedClaims(documents, 30, clock)
+        claim = ours.claim("w/name")
+        clock.advance(59)
+        with pytest.raises(ConflictError):
+            theirs.claim("w/name")
+        assert theirs.holders("w") == ["w/name"]
+
+        clock.advance(2)
+        taken = theirs.claim("w/name")
+
+        assert is_held(taken)
+        # We hear of it when we renew, and giving it back does not take it from them.
+        ours._renew(claim)
+        assert not is_held(claim)
+        claim.close()
+        assert ours.holders("w") == ["w/name"]
+
+    def test_renewing_keeps_it(self, documents):
+        clock = ManualClock()
+        ours, theirs = (LeasedClaims(documents, 30, clock) for _ in range(2))
+        claim = ours.claim("w/name")
+        for _ in range(10):
+            clock.advance(40)
+            ours._renew(claim)
+
+        with pytest.raises(ConflictError):
+            theirs.claim("w/name")
+        assert is_held(claim)
+        claim.close()
+        assert list(theirs.holders("w")) == []
+
+    def test_it_is_renewed_by_itself(self, documents):
+        claims = LeasedClaims(documents, 0.3)
+        with claims.claim("w/name") as claim:
+            first = documents.get("_claims/w/name").version
+            eventually(lambda: documents.get("_claims/w/name").version > first + 2)
+            assert is_held(claim)
+
+    def test_it_is_not_trusted_when_it_cannot_be_renewed(self, documents):
+        claims = LeasedClaims(documents, 0.2)
+        claim = claims.claim("w/name")
+
+        def never(name, value, *, version):
+            raise UnavailableError("by order of the test")
+
+        documents.compare_and_set = never
+        eventually(lambda: not is_held(claim))
+        del documents.compare_and_set
+        # Nobody else came in between, so it was ours all the time.
+        eventually(lambda: is_held(claim))
+        claim.close()
+
+    def test_that_of_a_process_that_died_here_is_free_at_once(self, tmp_path):
+        documents = EmbeddedPropertyStore(LocalStorage(tmp_path), "_store")
+        child = os.fork()
+        if child == 0:
+            LeasedClaims(documents).claim("w/name")
+            os._exit(0)
+        os.waitpid(child, 0)
+
+        LeasedClaims(documents).claim("w/name").close()
+
+    def test_that_of_a_process_that_was_stopped_here_is_not(self, tmp_path):
+        documents = EmbeddedPropertyStore(LocalStorage(tmp_path), "_store")
+        child = os.fork()
+        if child == 0:
+            LeasedClaims(documents).claim("w/name")
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        os.waitpid(child, os.WUNTRACED)
+        try:
+            with pytest.raises(ConflictError):
+                LeasedClaims(documents).claim("w/name")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def test_a_forked_child_does_not_give_it_back(self, tmp_path):
+        documents = EmbeddedPropertyStore(LocalStorage(tmp_path), "_store")
+        claims = LeasedClaims(documents)
+        claim = claims.claim("w/name")
+        child = os.fork()
+        if child == 0:
+            claim.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+
+        assert claims.holders("w") == ["w/name"]
+        claim.close()
+        assert list(claims.holders("w")) == []
+
+    @pytest.mark.parametrize("value", [b"", b"no json", b"[]", b'{"holder": 1}', b"\xff"])
+    def test_a_damaged_one_holds_nobody_up(self, documents, value):
+        documents.compare_and_set("_claims/w/name", value, version=0)
+
+        LeasedClaims(documents).claim("w/name").close()
+
+
+@pytest.mark.parametrize("process", ["", "x", "a/b/c", "/1/2", "///", "boot/pid:[1]/99999999/1"])
+def test_a_process_that_is_not_of_this_machine_is_not_known_to_be_dead(process):
+    assert not is_known_dead(process)
+    assert not is_known_dead(own_process())
+
+
+class TestConditional:
+    def test_an_answer_that_was_lost_is_found_again(self, monkeypatch):
+        storage = ObjectStorage("memory://bucket")
+        store = ConditionalPropertyStore(storage, "_store")
+        store.compare_and_set("name", b"one", version=0)
+        real = storage.replace
+
+        def lose(key, data, tag):
+            real(key, data, tag)
+            raise UnavailableError("the answer was lost, by order of the test")
+
+        monkeypatch.setattr(storage, "replace", lose)
+        assert store.compare_and_set("name", b"two", version=1) == Document(b"two", 2)
+        monkeypatch.undo()
+        assert store.get("name") == Document(b"two", 2)
+
+    def test_one_who_was_overtaken_after_his_answer_was_lost_knows_that_he_counted(
+        self, monkeypatch
+    ):
+        storage = ObjectStorage("memory://bucket")
+        store, other = (ConditionalPropertyStore(storage, "_store") for _ in range(2))
+        store.compare_and_set("name", b"one", version=0)
+        real = storage.replace
+
+        def lose(key, data, tag):
+            real(key, data, tag)
+            monkeypatch.undo()
+            other.compare_and_set("name", b"three", version=2)
+            raise UnavailableError("the answer was lost, by order of the test")
+
+        monkeypatch.setattr(storage, "replace", lose)
+        assert store.compare_and_set("name", b"two", version=1).version == 2
+        assert store.get("name") == Document(b"three", 3)
+
+    def test_a_store_that_does_not_answer_is_given_up(self, monkeypatch):
+        storage = ObjectStorage("memory://bucket")
+        store = ConditionalPropertyStore(storage, "_store")
+        store.compare_and_set("name", b"one", version=0)
+
+        def never(key, data, tag):
+            raise UnavailableError("no answer, by order of the test")
+
+        monkeypatch.setattr(storage, "replace", never)
+        with pytest.raises(UnavailableError):
+            store.compare_and_set("name", b"two", version=1)
+        assert store.get("name") == Document(b"one", 1)
+
+    def test_every_flipped_bit_is_noticed_or_harmless(self):
+        storage = ObjectStorage("memory://bucket")
+        ConditionalPropertyStore(storage, "_store").compare_and_set("name", b"{}", version=0)
+        data, _ = storage.get("_store/name.doc")
+        for at in range(len(data) * 8):
+            flipped = bytearray(data)
+            flipped[at // 8] ^= 1 << at % 8
+            damaged = ObjectStorage("memory://bucket")
+            damaged.put_if_absent("_store/name.doc", bytes(flipped))
+            try:
+                found = ConditionalPropertyStore(damaged, "_store").get("name")
+            except CorruptDataError:
+                continue
+            # The value has a checksum of its own, see ``filestream.documents``.
+            assert found.version == 1
+
+    def test_an_answer_is_believed_for_a_second_and_settled(self):
+        storage = ObjectStorage("memory://bucket")
+        ours, theirs = (ConditionalPropertyStore(storage, "_store") for _ in range(2))
+        ours.compare_and_set("name", b"one", version=0)
+        assert theirs.get("name").version == 1
+        ours.compare_and_set("name", b"two", version=1)
+        assert theirs.is_current("name", 1), "an answer is not believed: each commit asks"
+
+        ours.settle("name", 2)
+
+        assert not theirs.is_current("name", 1)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import filestream
 from filestream.errors import ConflictError, FilestreamError, InvalidRequestError, UnavailableError
+from filestream.storage.generic import GenericStorage
 from filestream.storage.hdfs import HdfsStorage
 from filestream.storage.local import LocalStorage
 from filestream.storage.memory import MemoryStorage
@@ -62,6 +64,14 @@ class TestHdfsStorageWithoutWebHdfs(StorageSuite):
     def storage(self, place):
         url, _ = place("hdfs")
         return HdfsStorage(url, {"webhdfs": "off"})
+
+
+class TestGenericInMemory(StorageSuite):
+    @pytest.fixture
+    def storage(self):
+        storage = GenericStorage("memory", "/stream")
+        yield storage
+        storage.delete_tree("")
 
 
 class TestFaultyStorage(StorageSuite):
@@ -271,3 +281,33 @@ def test_urls_have_one_form(given, url):
 def test_places_that_are_not_supported_are_refused(url):
     with pytest.raises(InvalidRequestError):
         open_storage(url)
+
+
+def test_any_place_that_fsspec_knows_holds_a_stream_if_it_passes_the_probe(tmp_path):
+    stream = filestream.create("fsspec+memory://place/clicks", linger="0")
+    with stream.writer() as writer:
+        writer.append(b"one")
+        writer.append(b"two")
+
+    assert [event.body for event in stream.read()] == [b"one", b"two"]
+    assert stream.coordination == "embedded"
+    stream.delete()
+
+    # Its "create" looks first and writes then, so that of many that race several win.
+    with pytest.raises(InvalidRequestError, match="put race"):
+        for number in range(20):
+            filestream.create(f"fsspec+file://{tmp_path}/s{number}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nonsense://x/y", "s3://", "s3:///x", "s3://bucket/../x", "hdfs:///x", "s3://b/x?y=z"],
+)
+def test_urls_of_no_place_are_refused(url):
+    with pytest.raises(InvalidRequestError):
+        open_storage(url)
+
+
+def test_a_place_on_this_machine_takes_no_options(tmp_path):
+    with pytest.raises(InvalidRequestError, match="no storage options"):
+        open_storage(tmp_path, {"endpoint": "x"})

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +14,7 @@ from filestream.codec import kernel
 from filestream.errors import CorruptDataError, InvalidRequestError
 from filestream.partitions import stream as streams
 from filestream.segment_reader import decode_block, parse_header
-from filestream.storage.open import open_storage
+from filestream.storage.open import normalise_url, open_storage
 from filestream.tools import doctor as checks
 from filestream.tools.cli import EXIT_CORRUPT
 from filestream.tools.commands.output import as_json, json_option, print_facts, progress_bar
@@ -24,15 +23,15 @@ from filestream.version import VERSION
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file")
 @click.option("--events", "shows_events", is_flag=True, help="Also the events of each block.")
 @json_option
-def dump(file: Path, shows_events: bool, as_json_: bool) -> None:
+def dump(file: str, shows_events: bool, as_json_: bool) -> None:
     """Show one raw .dat or .idx file block by block. Takes no lock, changes nothing."""
-    storage = open_storage(file.parent)
-    size = storage.size(file.name)
-    data = storage.read(file.name, 0, size)
-    is_index = file.suffix == ".idx"
+    folder, _, name = normalise_url(file).rpartition("/")
+    storage = open_storage(folder)
+    data = storage.read(name, 0, storage.size(name))
+    is_index = name.endswith(".idx")
     rows = _index_rows(file, data) if is_index else _block_rows(data, shows_events=shows_events)
     damaged = False
     for row in rows:
@@ -43,7 +42,7 @@ def dump(file: Path, shows_events: bool, as_json_: bool) -> None:
             rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in ("what", "position"))
             click.echo(f"{row['position']:>12}  {row['what']:<8} {rest}")
     if damaged:
-        raise CorruptDataError("the file is damaged", url=storage.url_of(file.name))
+        raise CorruptDataError("the file is damaged", url=storage.url_of(name))
 
 
 def _block_rows(data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
@@ -102,7 +101,7 @@ def _event_rows(block: Block) -> Iterator[dict[str, Any]]:
         }
 
 
-def _index_rows(file: Path, data: bytes) -> Iterator[dict[str, Any]]:
+def _index_rows(file: str, data: bytes) -> Iterator[dict[str, Any]]:
     if data[:2] not in (b"I1", b"I3"):
         raise InvalidRequestError(f"no index file: it begins with {data[:2]!r}. file={file}")
     file_crc = int.from_bytes(data[2:6], "big") if data[:2] == b"I3" else None

@@ -14,12 +14,6 @@ from filestream.storage.open import normalise_url, split_url
 from filestream.tools.commands.output import as_json, confirm, json_option, print_facts
 from filestream.units import format_size, format_timestamp
 
-_SURVIVES = {
-    "disk": "a power cut: an append returns after the sync",
-    "os": "the death of the writing process, not of the machine",
-    "memory": "nothing: an append returns before the event is written",
-}
-
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would happen, do nothing.")
 
@@ -41,18 +35,22 @@ def _changes(assignments: tuple[str, ...]) -> dict[str, object]:
 @click.option(
     "-c",
     "--coordination",
-    default="embedded",
-    help="embedded, or zk://host:2181,host2:2181/path when several hosts share the stream.",
+    help="Where generations and groups are kept: beside the stream (embedded, or conditional on a "
+    "bucket), or zk://host:2181,host2:2181/path when several hosts share a disk.",
 )
 @json_option
 def create(
     url: str,
     partition_duration: str | None,
     properties_: tuple[str, ...],
-    coordination: str,
+    coordination: str | None,
     as_json_: bool,
 ) -> None:
-    """Create a stream.
+    """Create a stream in a directory, on HDFS or in a bucket.
+
+    A URL is a path, hdfs://namenode:8020/path, s3://bucket/path, gs://bucket/path or
+    az://container/path. What opens it comes from the environment: HADOOP_CONF_DIR and
+    HADOOP_USER_NAME, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT, ...
 
     Properties are those of `filestream properties`, such as ttl=30d or acknowledgement=os. Secrets for
     ZooKeeper come from the environment: FILESTREAM_ZK_AUTH=user:password, and for zks:// the files
@@ -113,7 +111,7 @@ def info(url: str, as_json_: bool) -> None:
                 "first_timestamp_ms": summary.first_timestamp_ms or None,
                 "last_timestamp_ms": summary.last_timestamp_ms or None,
                 "properties": properties.to_json(),
-                "acknowledged_survives": _SURVIVES[properties.acknowledgement],
+                "acknowledged_survives": stream.acknowledged_survives,
             }
         )
         return
@@ -132,9 +130,7 @@ def info(url: str, as_json_: bool) -> None:
         facts["first event"] = format_timestamp(summary.first_timestamp_ms)
         facts["last event"] = format_timestamp(summary.last_timestamp_ms)
     shown = properties.for_people()
-    facts["acknowledged"] = (
-        f"{properties.acknowledgement}: survives {_SURVIVES[properties.acknowledgement]}"
-    )
+    facts["acknowledged"] = f"{properties.acknowledgement}: survives {stream.acknowledged_survives}"
     facts |= {name: value for name, value in shown.items() if name != "acknowledgement"}
     print_facts(facts)
 

@@ -1,0 +1,254 @@
+"""Streams whose segments are put whole: commits under way together, in order, and what failures leave."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+import filestream
+from filestream.clock import ManualClock
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    NotFoundError,
+    UnavailableError,
+)
+from filestream.storage.generic import GenericStorage
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def create(**properties):
+        properties.setdefault("linger", "0")
+        made.append(filestream.create(f"fsspec+memory://lane/s{next(_names)}", **properties))
+        return made[-1]
+
+    yield create
+    for stream in made:
+        try:
+            stream.delete()
+        except NotFoundError:
+            pass
+
+
+class Gate:
+    """Holds PUTs of segments until they are let through, or made to fail."""
+
+    def __init__(self, monkeypatch):
+        self.waiting, self.seen, self.verdicts = set(), set(), {}
+        self.most = 0
+        self._lock = threading.Condition()
+        self._real = GenericStorage.put_if_absent
+        gate = self
+
+        def put(storage, key, data):
+            if key.endswith(".dat"):
+                gate._pass(key)
+            gate._real(storage, key, data)
+
+        monkeypatch.setattr(GenericStorage, "put_if_absent", put)
+
+    def _pass(self, key):
+        sequence = int(key.split(".")[-2])
+        with self._lock:
+            self.waiting.add(sequence)
+            self.seen.add(sequence)
+            self.most = max(self.most, len(self.waiting))
+            self._lock.notify_all()
+            assert self._lock.wait_for(lambda: self.verdicts.get(sequence), 30)
+            self.waiting.remove(sequence)
+            if self.verdicts[sequence].pop(0) == "fail":
+                raise UnavailableError("the store failed, by order of the test")
+
+    def wait_for(self, *sequences):
+        with self._lock:
+            assert self._lock.wait_for(lambda: set(sequences) <= self.seen, 30)
+
+    def open(self, sequence, how="pass"):
+        """For one PUT of this sequence, before it comes or after."""
+        with self._lock:
+            self.verdicts.setdefault(sequence, []).append(how)
+            self._lock.notify_all()
+
+
+def in_thread(action):
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(action())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, outcome
+
+
+def bodies(stream):
+    return [event.body for event in stream.read()]
+
+
+def test_commits_are_under_way_together_and_acknowledged_in_order(make, monkeypatch):
+    stream = make()
+    gate = Gate(monkeypatch)
+    with stream.writer() as writer:
+        calls = []
+        for number in range(6):
+            calls.append(in_thread(lambda n=number: writer.append(b"%d" % n)))
+            if number < 4:
+                gate.wait_for(number)
+        assert gate.most == 4
+
+        gate.open(1)
+        gate.open(2)
+        time.sleep(0.05)  # noqa: TID251 - nothing may happen now
+        assert not any(outcome for _, outcome in calls), "acknowledged before its predecessor"
+        gate.open(0)
+        for thread, outcome in calls[:3]:
+            thread.join(30)
+            assert outcome[0].sequence in (0, 1, 2)
+        gate.open(3)
+        gate.wait_for(4)
+        gate.open(4)
+        gate.open(5)  # Two calls may have come together.
+        for thread, outcome in calls:
+            thread.join(30)
+            assert not isinstance(outcome[0], Exception)
+    assert sorted(bodies(stream)) == [b"%d" % n for n in range(6)]
+
+
+def test_what_comes_behind_a_commit_that_failed_has_failed_and_is_not_read(make, monkeypatch):
+    stream = make()
+    gate = Gate(monkeypatch)
+    with stream.writer() as writer:
+        gate.open(0)
+        writer.append(b"safe")
+        first = in_thread(lambda: writer.append(b"lost"))
+        gate.wait_for(1)
+        second = in_thread(lambda: writer.append(b"behind"))
+        gate.wait_for(2)
+        gate.open(2)
+        gate.open(1, "fail")
+        for thread, outcome in (first, second):
+            thread.join(30)
+            assert isinstance(outcome[0], UnavailableError), outcome
+
+        # The second is there, and nobody was told so: readers stop before the gap.
+        assert bodies(stream) == [b"safe"]
+        assert [f for f in stream.verify() if f.level == "damage"] == []
+        with stream.tail("start", timeout=10) as tail:
+            assert next(tail).body == b"safe"
+            gate.open(1)
+            gate.open(3)
+            writer.append(b"after")
+            assert [next(tail).body for _ in range(2)] == [b"behind", b"after"]
+    assert bodies(stream) == [b"safe", b"behind", b"after"]
+    assert [f for f in stream.verify() if f.level != "note"] == []
+
+
+def test_a_segment_that_was_settled_and_is_gone_is_damage(make):
+    stream = make()
+    with stream.writer("mine") as writer:
+        offsets = [writer.append(body) for body in (b"0", b"1", b"2")]
+    stream._storage.delete(f"{offsets[1].segment_path}.dat")
+
+    # The head of the last says that all before it was settled.
+    with pytest.raises(CorruptDataError, match="missing"):
+        bodies(stream)
+    assert any(f.level == "damage" for f in stream.verify())
+    assert [e.body for e in stream.read(on_corrupt="skip")] == [b"0", b"2"]
+
+
+def test_large_batches_are_cut_and_small_ones_share(make):
+    stream = make(commit_size="64KiB")
+    with stream.writer() as writer:
+        offsets = writer.append_many([bytes(1000)] * 500)
+        assert {offset.sequence for offset in offsets} == set(range(8))
+        assert writer.append(bytes(200_000)).sequence == 8
+    assert stream.summary().events == 501
+    assert len(bodies(stream)) == 501
+
+
+def test_linger_is_a_pause_between_commits(make):
+    clock = ManualClock()
+    stream = make(linger="250ms", clock=clock)
+    with stream.writer() as writer:
+        assert writer.append(b"at once").sequence == 0
+        calls = [in_thread(lambda n=n: writer.append(b"%d" % n)) for n in range(5)]
+        time.sleep(0.05)  # noqa: TID251 - nothing may happen now
+        assert not any(outcome for _, outcome in calls)
+        clock.advance(0.3)
+        for thread, outcome in calls:
+            thread.join(30)
+            assert outcome[0].sequence == 1
+        # Nobody waits who asks for a flush.
+        writer.append_nowait(b"soon")
+        writer.flush()
+        clock.advance(0.3)
+        assert writer.append(b"later").sequence == 3
+    assert len(bodies(stream)) == 8
+
+
+def test_tasks_and_events_nobody_waits_for(make):
+    import asyncio
+
+    stream = make()
+
+    async def main(writer):
+        return await asyncio.gather(*(writer.append_async(b"t%d" % n) for n in range(50)))
+
+    with stream.writer() as writer:
+        offsets = asyncio.run(main(writer))
+        assert len(set(offsets)) == 50
+        for number in range(1000):
+            writer.append_nowait(b"n%d" % number)
+        writer.flush()
+        assert stream.summary().events == 1050
+
+
+def test_events_that_nobody_waited_for_and_that_failed_are_told_by_flush(make, monkeypatch):
+    stream = make()
+    gate = Gate(monkeypatch)
+    with stream.writer() as writer:
+        gate.open(0, "fail")
+        writer.append_nowait(b"lost")
+        with pytest.raises(UnavailableError, match="events were lost"):
+            writer.flush()
+        gate.open(0)
+        assert writer.append(b"kept").sequence == 0
+    assert bodies(stream) == [b"kept"]
+
+
+def test_another_who_writes_under_our_name_is_noticed(make):
+    stream = make()
+    with stream.writer("mine") as writer:
+        first = writer.append(b"ours")
+        key = f"{first.segment_path[:-6]}000001.dat"
+        stream._storage.put_if_absent(key, b"E3 of another process")
+        with pytest.raises(ConflictError, match="another process writes as 'mine'"):
+            writer.append(b"refused")
+
+
+def test_truncation_while_commits_are_under_way(make, monkeypatch):
+    stream = make()
+    gate = Gate(monkeypatch)
+    with stream.writer() as writer:
+        calls = [in_thread(lambda: writer.append(b"a"))]
+        gate.wait_for(0)
+        calls.append(in_thread(lambda: writer.append(b"b")))
+        gate.wait_for(1)
+        stream.truncate()
+        gate.open(0)
+        gate.open(1)
+        for sequence in (0, 1):
+            gate.open(sequence)  # Once more, in the new generation.
+        for thread, outcome in calls:
+            thread.join(30)
+            assert outcome[0].generation == 2
+    assert bodies(stream) == [b"a", b"b"]
