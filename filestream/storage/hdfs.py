@@ -21,7 +21,7 @@ import posixpath
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Final
@@ -191,7 +191,12 @@ class HdfsStorage(Storage):
         """See ``Storage``; the NameNode's log makes every name durable."""
         del durable_name
         with self._translated("create", key):
-            return _HdfsAppender(self._create(self._path(key)), self.url_of(key), self._patience)
+            return _HdfsAppender(
+                self._create(self._path(key)),
+                self.url_of(key),
+                self._patience,
+                lambda: self.fence(key),
+            )
 
     def _create(self, path: str) -> Any:
         folder = posixpath.dirname(path)
@@ -308,10 +313,14 @@ class HdfsStorage(Storage):
 
 
 class _HdfsAppender(Appender):
-    def __init__(self, file: Any, url: str, patience: Patience) -> None:
+    def __init__(
+        self, file: Any, url: str, patience: Patience, recover: Callable[[], None]
+    ) -> None:
         self._file = file
         self._url = url
         self._patience = patience
+        # Has the NameNode close the file when we cannot.
+        self._recover = recover
         self._has_failed = False
 
     def write(self, data: bytes) -> None:
@@ -343,7 +352,7 @@ class _HdfsAppender(Appender):
         if self._has_failed:
             _never_let_go(file)
         else:
-            _close_soon(file, self._url)
+            _close_soon(file, self._url, self._recover)
 
 
 def _never_let_go(file: object) -> None:
@@ -385,22 +394,27 @@ class _Closing:
     threads: ThreadPoolExecutor | None = None
 
 
-def _close_soon(file: Any, url: str) -> None:
+def _close_soon(file: Any, url: str, recover: Callable[[], None]) -> None:
     if _Closing.threads is None:
         _Closing.threads = ThreadPoolExecutor(4, thread_name_prefix="filestream-hdfs-close")
     try:
-        _Closing.threads.submit(_close, file, url)
+        _Closing.threads.submit(_close, file, url, recover)
     except RuntimeError:
-        _close(file, url)  # The interpreter is on its way out.
+        _close(file, url, recover)  # The interpreter is on its way out.
 
 
-def _close(file: Any, url: str) -> None:
+def _close(file: Any, url: str, recover: Callable[[], None]) -> None:
     try:
         file.close()
     except Exception as error:
+        # Nothing is lost, what matters was synced. But the last block of a file that is not closed
+        # cannot be read when its DataNodes have restarted.
+        logger.info("file was not closed, recovering it: %s url=%s", _first_line(error), url)
         _never_let_go(file)
-        # Nothing is lost: what matters was synced, and the NameNode closes the file in time.
-        logger.info("file was not closed: %s url=%s", _first_line(error), url)
+        try:
+            recover()
+        except FilestreamError as failure:
+            logger.warning("file could not be closed: %s", failure)
 
 
 def _forget_threads() -> None:

@@ -160,9 +160,10 @@ def test_options_have_the_names_of_the_peers(tmp_path):
         {"path": "x", "failOnDataLoss": "maybe"},
         {"path": "x", "onTruncate": "maybe"},
         {"path": "x", "mode": "maybe"},
+        {"path": "nonsense://x/y"},
         {"path": "x", "startingOffsets": "soon"},
         {"path": "x", "startingTimestamp": "soon"},
-        {"path": "s3://bucket/x"},
+        {"path": "s3://bucket/../x"},
     ],
 )
 def test_bad_options_are_refused(options):

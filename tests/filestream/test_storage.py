@@ -275,9 +275,7 @@ def test_urls_have_one_form(given, url):
     assert normalise_url(given) == url
 
 
-@pytest.mark.parametrize(
-    "url", ["", "  ", "s3://bucket/x", "http://x/y", "file://host/x", "a\0b", 5]
-)
+@pytest.mark.parametrize("url", ["", "  ", "file://host/x", "a\0b", 5])
 def test_places_that_are_not_supported_are_refused(url):
     with pytest.raises(InvalidRequestError):
         open_storage(url)

@@ -15,6 +15,7 @@ from filestream.tools import demo as demonstration
     show_default=True,
     help="Where the stream and the picture go.",
 )
-def demo(out: Path) -> None:
+@click.option("--url", help="Make the stream below this place: hdfs://..., s3://bucket/path.")
+def demo(out: Path, url: str | None) -> None:
     """Produce, tail, query with Spark and truncate 336 776 flights; takes about a minute."""
-    demonstration.run(out)
+    demonstration.run(out, url)

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -22,6 +23,9 @@ from filestream.tools.commands.output import event_json, json_option
 from filestream.units import parse_timestamp_ms
 
 _READ_SIZE_BYTES = 1 << 20
+# One append takes so much of a pipe that is never silent for so long.
+_GATHERED_SIZE_BYTES = 4 << 20
+_PAUSE_S = 0.001
 # What cat --json prints; an offset is read over.
 _JSON_NAMES = {"timestamp", "offset", "headers", "body", "body_base64"}
 
@@ -167,7 +171,7 @@ def _parse_moment(moment: object, now_ms: int) -> int | None:
 
 
 def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
-    """Whole lines as they come: one read, one append, so that a slow pipe is not held up.
+    """Whole lines as they come: a slow pipe is not held up, and a fast one pays for few appends.
 
     Raises:
         InvalidRequestError: a line is longer than an event may be.
@@ -175,7 +179,7 @@ def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
     rest: list[bytes] = []
     rest_size = 0
     descriptor = source.fileno()
-    while data := os.read(descriptor, _READ_SIZE_BYTES):
+    while data := _read(descriptor):
         head, newline, tail = data.rpartition(b"\n")
         if newline:
             lines = b"".join((*rest, head)).split(b"\n")
@@ -190,6 +194,18 @@ def _lines(source: BinaryIO, size_max: int) -> Iterator[list[bytes]]:
             )
     if rest_size:
         yield [b"".join(rest)]
+
+
+def _read(descriptor: int) -> bytes:
+    """What is there, and what comes without a pause; nothing at the end."""
+    pieces = [os.read(descriptor, _READ_SIZE_BYTES)]
+    size = len(pieces[0])
+    while pieces[-1] and size < _GATHERED_SIZE_BYTES:
+        if not select.select([descriptor], [], [], _PAUSE_S)[0]:
+            break
+        pieces.append(os.read(descriptor, _READ_SIZE_BYTES))
+        size += len(pieces[-1])
+    return b"".join(pieces)
 
 
 @click.command()

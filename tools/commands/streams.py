@@ -145,7 +145,7 @@ def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
     \b
     ttl                 events older than this are not delivered; 0 for never
     retention           how long truncated generations stay on disk
-    acknowledgement     what a returned append survives: disk, os or memory
+    acknowledgement     what a returned append survives: disk, os, memory; object in a bucket
     compression         none or zstd
     event_size          a larger event is refused
     block_size          a block's events at the most; larger ones are cut
@@ -153,6 +153,9 @@ def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
     segment_size        a segment is sealed when it has grown so large,
     segment_age         is so old,
     segment_idle        or has had no event for so long
+    linger              in a bucket: at least so long between two commits of a writer,
+    commit_size         unless so much has come,
+    commits_in_flight   and so many at once
     partition_duration  time that one directory covers; fixed at creation
     format              E3, or E2 for CDAP; fixed at creation
 
