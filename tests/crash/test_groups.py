@@ -14,6 +14,7 @@ import signal
 import sqlite3
 import time
 import traceback
+from collections import Counter
 
 import pytest
 
@@ -157,8 +158,10 @@ def check(folder, wanted):
             counts[number] = counts.get(number, 0) + 1
     twice = [number for number, count in counts.items() if count > 1]
     assert not twice, f"committed twice: {twice[:20]}"
+    # What two of the dead had in hand, one after the other, may be committed by the second of them.
+    doubtful = Counter(number for batch in unknown for number in set(batch))
     for batch in unknown:
-        again = [number in counts for number in batch if number in wanted]
+        again = [number in counts for number in batch if number in wanted and doubtful[number] < 2]
         assert all(again) or not any(again), "a batch was committed in part"
         if not any(again):
             for number in batch:
