@@ -122,7 +122,7 @@ class Lane:
             if is_current:
                 if not self._claim.is_held:
                     self._hold_on()
-                elif self._claim.can_be_lost:
+                elif self._claim.can_be_lost and not self._storage.fences:
                     self._check_last()
         except UnavailableError:
             # The next batch asks first, so that no more is written while nobody answers.

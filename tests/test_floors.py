@@ -52,7 +52,15 @@ def test_backends_do_not_know_each_other():
                 if name.startswith(f"filestream.{folder}.")
             }
             # Some rooms serve any store; the rooms of one backend share a first name.
-            known = {"base", "polling", "marks", "claims", "process", path.stem.split("_")[0]}
+            known = {
+                "base",
+                "polling",
+                "marks",
+                "belief",
+                "claims",
+                "process",
+                path.stem.split("_")[0],
+            }
             strangers = {s for s in siblings if s.split("_")[0] not in known}
             assert strangers == set(), path
 

@@ -5,23 +5,18 @@ Layout below the root key::
     <name>.doc                  value, b"version:<n> crc32c:<8 hex digits>\n", the line of marks
     _claims/<name>.doc          who holds a claim, and since when: see ``claims.py``
 
-A writer asks before and after each commit whether its generation is current, and each question is a
-request. So an answer is believed for a second from the moment it was asked for, and whoever has
-changed the document waits as long before he says that it is changed (``settle``). Assumption: two
-clocks differ in rate by less than a tenth.
-
 The store compares tags, we compare versions: a tag is read with its version and never leaves this room.
 A replacement whose answer was lost is found again by its mark.
 """
 
 import re
-import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from filestream.clock import since_boot_s
 from filestream.codec import crc32c
 from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.belief import BELIEVED_S, Beliefs
 from filestream.coordination.claims import LEASE_S, LeasedClaims
 from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
 from filestream.coordination.polling import PollingWatch
@@ -36,7 +31,6 @@ from filestream.storage.base import Lock, ReplacingStorage
 
 __all__ = ["ConditionalPropertyStore"]
 
-_BELIEVED_S: Final = 1.0
 
 _SUFFIX: Final = ".doc"
 _VALUE_SIZE_MAX: Final = 1 << 20
@@ -44,12 +38,6 @@ _VERSION: Final = re.compile(rb"(version:([0-9]{1,18})) crc32c:([0-9a-f]{8})\n\Z
 _TRIES: Final = 4
 # Each look is a request that costs money.
 _WATCH_INTERVAL_S: Final = 1.0
-
-
-class _Seen(NamedTuple):
-    version: int
-    tag: str
-    asked_s: float
 
 
 class ConditionalPropertyStore(PropertyStore):
@@ -65,8 +53,9 @@ class ConditionalPropertyStore(PropertyStore):
         self._storage = storage
         self._root = root
         self._claims = LeasedClaims(self, lease_s)
-        # What ``is_current`` asks about all the time: version, tag, and when that was asked for.
-        self._seen: dict[str, _Seen] = {}
+        self._beliefs = Beliefs()
+        # Tags of the versions that ``is_current`` asks about all the time.
+        self._tags: dict[str, tuple[int, str]] = {}
 
     def _key(self, name: str) -> str:
         return f"{self._root}/{name}{_SUFFIX}"
@@ -87,7 +76,8 @@ class ConditionalPropertyStore(PropertyStore):
         if match is None or not marks or match[3] != b"%08x" % crc32c(match[1]):
             raise CorruptDataError("a document is damaged.", url=self._storage.url_of(key))
         document = Document(value[: match.start()], int(match[2]))
-        self._seen[name] = _Seen(document.version, tag, asked_s)
+        self._tags[name] = (document.version, tag)
+        self._beliefs.hear(name, document.version, asked_s)
         return document, marks, tag
 
     def compare_and_set(self, name: str, value: bytes, *, version: int) -> Document:
@@ -118,27 +108,28 @@ class ConditionalPropertyStore(PropertyStore):
             break
         else:
             raise failure
+        self._beliefs.forget(name)
         return Document(value, version + 1)
 
     @property
     def lease_s(self) -> float:
         """See ``PropertyStore``."""
-        return _BELIEVED_S
+        return BELIEVED_S
 
     def settle(self, name: str, version: int) -> None:
-        """See ``PropertyStore``: waits until the last answer that others may have is too old."""
+        """See ``PropertyStore``."""
         del name, version
-        time.sleep(_BELIEVED_S * 1.1)  # noqa: TID251 - others go by their clocks
+        self._beliefs.outlive()
 
     def is_current(self, name: str, version: int) -> bool:
         """See ``PropertyStore``: one conditional look a second."""
-        seen = self._seen.get(name)
-        if seen is not None and version == seen.version:
+        if self._beliefs.holds(name, version):
+            return True
+        known, tag = self._tags.get(name, (-1, ""))
+        if known == version:
             asked_s = since_boot_s()
-            if asked_s - seen.asked_s < _BELIEVED_S:
-                return True
-            if self._storage.is_unchanged(self._key(name), seen.tag):
-                self._seen[name] = _Seen(version, seen.tag, asked_s)
+            if self._storage.is_unchanged(self._key(name), tag):
+                self._beliefs.hear(name, version, asked_s)
                 return True
         return self._read(name)[0].version == version
 
@@ -155,11 +146,12 @@ class ConditionalPropertyStore(PropertyStore):
     def delete(self, name: str) -> None:
         """See ``PropertyStore``."""
         self._storage.delete(self._key(name))
+        self._beliefs.forget(name)
 
     def delete_all(self) -> None:
         """See ``PropertyStore``; returns when nobody can believe any more that it is there."""
         self._storage.delete_tree(self._root)
-        self.settle("", 0)
+        self._beliefs.outlive()
 
     def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
         """See ``PropertyStore``."""

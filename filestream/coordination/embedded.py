@@ -16,7 +16,9 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from filestream.clock import since_boot_s
 from filestream.coordination.base import Document, PropertyStore, Watch
+from filestream.coordination.belief import BELIEVED_S, Beliefs
 from filestream.coordination.claims import LEASE_S, LeasedClaims
 from filestream.coordination.marks import MARKS_MAX, Marks, new_mark, split_marks, with_marks
 from filestream.coordination.polling import PollingWatch
@@ -52,8 +54,9 @@ class EmbeddedPropertyStore(PropertyStore):
         self._storage = storage
         self._root = root
         self._claims = LeasedClaims(self, lease_s)
-        is_near = isinstance(storage, LockingStorage)
-        self._versions_kept = _VERSIONS_KEPT if is_near else _VERSIONS_KEPT_FAR
+        self._is_near = isinstance(storage, LockingStorage)
+        self._versions_kept = _VERSIONS_KEPT if self._is_near else _VERSIONS_KEPT_FAR
+        self._beliefs = Beliefs()
         # The keys that is_current looks at, of the documents that are asked for all the time.
         self._looked_at: dict[tuple[str, int], tuple[str, str]] = {}
 
@@ -103,6 +106,7 @@ class EmbeddedPropertyStore(PropertyStore):
         versions = self._versions(name)
         if versions and versions[-1] != version + 1 and not self._counted(name, own, version + 1):
             raise conflict
+        self._beliefs.forget(name)
         for old in versions[: -self._versions_kept]:
             self._storage.delete(self._key(name, old))
         return Document(value, version + 1)
@@ -123,12 +127,34 @@ class EmbeddedPropertyStore(PropertyStore):
             f"version={version} now={document.version}"
         )
 
+    @property
+    def lease_s(self) -> float:
+        """See ``PropertyStore``: every look at a disk of this machine is fresh."""
+        return 0.0 if self._is_near else BELIEVED_S
+
+    def settle(self, name: str, version: int) -> None:
+        """See ``PropertyStore``."""
+        del name, version
+        if not self._is_near:
+            self._beliefs.outlive()
+
     def is_current(self, name: str, version: int) -> bool:
         """See ``PropertyStore``: two looks at the directory, no listing.
 
         Versions are deleted lowest first, so where the next one is missing because it was
         deleted, this one is missing too.
         """
+        if self._is_near or version == 0:
+            return self._look(name, version)
+        if self._beliefs.holds(name, version):
+            return True
+        asked_s = since_boot_s()
+        is_current = self._look(name, version)
+        if is_current:
+            self._beliefs.hear(name, version, asked_s)
+        return is_current
+
+    def _look(self, name: str, version: int) -> bool:
         if version == 0:
             return not self._versions(name)
         keys = self._looked_at.get((name, version))
@@ -148,10 +174,12 @@ class EmbeddedPropertyStore(PropertyStore):
     def delete(self, name: str) -> None:
         """See ``PropertyStore``."""
         self._storage.delete_tree(f"{self._root}/{name}")
+        self._beliefs.forget(name)
 
     def delete_all(self) -> None:
-        """See ``PropertyStore``."""
+        """See ``PropertyStore``; returns when nobody can believe any more that it is there."""
         self._storage.delete_tree(self._root)
+        self.settle("", 0)
 
     def watch(self, name: str, tell: Callable[[Document], None]) -> Watch:
         """See ``PropertyStore``."""

@@ -180,6 +180,7 @@ class Storage(_Closing, ABC):
         can_append: whether files grow under their creator. Where they do not, there is no
             ``create``; a file is put whole, and never changes as long as it is there.
         reads_open_files: whether others can read a file before it is closed.
+        fences: whether ``fence`` stops a creator that is taken for dead and is not.
         levels: what an event may be acknowledged after, the usual one first, and what it survives
             then; for people.
     """
@@ -188,6 +189,7 @@ class Storage(_Closing, ABC):
     is_durable: bool
     can_append: bool = True
     reads_open_files: bool = True
+    fences: bool = False
     levels: Mapping[str, str] = MappingProxyType(
         {
             "disk": "a power cut: an append returns after the sync",

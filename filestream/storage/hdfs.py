@@ -92,6 +92,7 @@ class HdfsStorage(Storage):
     """
 
     is_durable = True
+    fences = True
     # The library has no hflush, which "os" would be.
     levels = MappingProxyType(
         {

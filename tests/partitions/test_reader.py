@@ -528,8 +528,8 @@ def test_nothing_acknowledged_after_a_truncation_lies_before_it(make):
         threads = [threading.Thread(target=produce, args=(me,)) for me in range(4)]
         for thread in threads:
             thread.start()
-        # On a bucket each takes a second: see ConditionalPropertyStore.
-        for number in range(30 if stream.coordination == "embedded" else 6):
+        # Far away each takes a second: see filestream.coordination.belief.
+        for number in range(6 if stream._store.lease_s else 30):
             wait_until(lambda number=number: len(acknowledged) > number * 5)
             stream.truncate()
             generation_seen[0] = stream.generation
