@@ -121,6 +121,8 @@ class SegmentReader:
         self.lost_bytes = 0
         # Where files do not grow, what was read of one holds for ever: mostly one request is enough.
         self._source = storage
+        # Put whole: then it has an end, or it is damaged.
+        self._is_whole = not storage.can_append
         self._storage = storage if storage.can_append else OneRead(storage, key)
         self._limit = limit
         self._on_corrupt = on_corrupt
@@ -250,6 +252,13 @@ class SegmentReader:
     def _look_into_missing_header(self, *, finished: bool) -> None:
         """The head is not whole: not there yet, torn at birth, or damaged since?"""
         size = self._storage.size(self.key)
+        if self._is_whole:
+            self.is_over = True
+            self.lost_bytes += size
+            if self._on_corrupt == "raise":
+                raise CorruptDataError("the file header is cut although the file was put whole.")
+            logger.warning("stepped over a file whose header is cut: %s", self.url)
+            return
         place = (0, size)
         if size and (finished or self._stuck == place):
             # The index is created after the head was synced, the end record later still.
@@ -337,6 +346,10 @@ class SegmentReader:
         is_bounded = finished or self._limit is not None
         size = self._storage.size(self.key)
         end = size if self._limit is None else min(size, self._limit)
+        if self._is_whole and end == size:
+            reason = "the end of the file is missing although it was put whole."
+            self._step_over(Damaged(at, reason, is_certain=True), finished=finished)
+            return
         # Looked into once it has stood still: a writer in the middle of a block is normal.
         place = (at, size)
         if at < end and (is_bounded or self._stuck == place):

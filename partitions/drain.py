@@ -295,7 +295,7 @@ class Drain:
 
     def _wake_served(self) -> None:
         served = self._served
-        if any(work.future is not None for work in served):
+        if any(work.future is not None for work in list(served)):
             self._wake_tasks()
         while True:
             # Told first and forgotten then: after an interrupt it is told twice, not never. And

@@ -65,6 +65,8 @@ class Flight:
         self._batches = batches
         self._before = before
         self._is_over = threading.Event()
+        # Somebody will call ``finish``; an interrupt may keep it from that.
+        self.is_sent = False
         self.generation = generation
         self.commits: list[_Commit] = []
         self.placed = Placed((), None)
@@ -87,17 +89,18 @@ class Flight:
             self.has_failed = False
             return placed
         finally:
-            # What came before is settled: the chain of flights must not be kept alive.
-            self._before = None
-            self._lane.land(self)
-            self._is_over.set()
+            self.end()
+
+    def end(self) -> None:
+        """Over, one way or another: those behind need not wait any more."""
+        # What came before is settled: the chain of flights must not be kept alive.
+        self._before = None
+        self._is_over.set()
 
     def _finish(self) -> Placed:
         failure: FilestreamError | None = None
-        is_current = False
         try:
             self._lane.put(self.commits)
-            is_current = self._lane.is_current(self.generation)
         except FilestreamError as error:
             failure = error
             self._lane.stall()
@@ -110,7 +113,10 @@ class Flight:
                 ) from failure
         if failure is not None:
             raise failure
-        return self.placed if is_current else self._lane.rewrite(self._batches)
+        # Asked last: while others were waited for, the stream may have been truncated.
+        if self._lane.is_current(self.generation):
+            return self.placed
+        return self._lane.rewrite(self._batches)
 
     def wait(self) -> None:
         """Return when it is over."""
@@ -149,6 +155,8 @@ class ObjectLane:
         self._has_lost_id = False
         self._generation: Generation | None = None
         self._next: dict[Partition, int] = {}
+        # Keys of PUTs that were given up, and may arrive late.
+        self._doubtful: set[str] = set()
 
     def pause_s(self) -> float:
         """Seconds until the next commit should begin, so that commits do not cost too much."""
@@ -164,6 +172,7 @@ class ObjectLane:
             NotFoundError: the stream was deleted.
         """
         with self._air:
+            self._drop_unsent()
             self._air.wait_for(self._may_begin)
             if not self._is_stalled and not self._is_current_still():
                 # Truncated or deleted: nothing is to be put there any more.
@@ -190,7 +199,7 @@ class ObjectLane:
             self._is_stalled = True
 
     def land(self, flight: Flight) -> None:
-        """A flight is over."""
+        """A flight is over, and everybody was told; called by whoever called ``finish``."""
         with self._air:
             if flight in self._flying:
                 self._flying.remove(flight)
@@ -208,10 +217,20 @@ class ObjectLane:
             UnavailableError: some may be there.
             ConflictError: a segment of another process stands where one should go.
         """
-        for commit in commits:
+        for number, commit in enumerate(commits):
+            key = commit.segment.data_key
             try:
-                self._storage.put_if_absent(commit.segment.data_key, commit.data)
+                self._storage.put_if_absent(key, commit.data)
+            except UnavailableError:
+                self._doubtful.add(key)
+                raise
             except ConflictError as error:
+                if number or key in self._doubtful:
+                    # Some of it is there, or an earlier try of ours arrived after all.
+                    raise UnavailableError(
+                        f"a commit was overtaken: the events may be in the stream. "
+                        f"url={self._storage.url_of(key)}"
+                    ) from error
                 self._has_lost_id = True
                 raise ConflictError(
                     f"another process writes as {commit.segment.writer_id!r}: give each its own "
@@ -240,6 +259,13 @@ class ObjectLane:
         raise UnavailableError(
             f"the stream is truncated faster than it can be written. url={self._storage.url}"
         )
+
+    def _drop_unsent(self) -> None:
+        """What an interrupted leader laid and nobody will put."""
+        for flight in [flight for flight in self._flying if not flight.is_sent]:
+            self._flying.remove(flight)
+            flight.end()
+            self._is_stalled = True
 
     def _may_begin(self) -> bool:
         limit = 1 if self._is_stalled else self._properties.commits_in_flight_max
@@ -282,8 +308,9 @@ class ObjectLane:
                 sequence += 1
             following[portion.partition] = sequence
         self._next |= following
-        while len(self._next) > _PARTITIONS_MAX:
-            del self._next[next(iter(self._next))]
+        # What is in the air is not in a listing yet, so it must not be looked up anew.
+        if not self._flying and len(self._next) > _PARTITIONS_MAX:
+            self._next = dict(following)
         return Placed(runs, arranged.order), commits
 
     def _parts(self, portion: Portion) -> list[Portion]:

@@ -1,5 +1,6 @@
 """The segments of a partition that count: without those that nobody acknowledged; and what was lost."""
 
+from filestream.errors import CorruptDataError, NotFoundError
 from filestream.partitions.catalog import Catalog, PartitionDirectory, Survey
 from filestream.partitions.layout import Segment, parse_segment_file
 from filestream.partitions.segment_heads import SETTLED
@@ -51,6 +52,11 @@ def _settled_until(storage: Storage, present: list[Segment], writer_id: str) -> 
     )
     if newest is None:
         return 1 << 62  # Something else proves that there was a segment.
-    header = SegmentReader(storage, newest.data_key).open_header()
+    try:
+        header = SegmentReader(storage, newest.data_key).open_header()
+    except NotFoundError:
+        return 1 << 62  # Truncated or expired meanwhile: who asks why a file is missing will see.
+    except CorruptDataError:
+        return newest.sequence
     settled = header.properties.get(SETTLED, "") if header is not None else ""
     return int(settled) if settled.isascii() and settled.isdigit() else newest.sequence

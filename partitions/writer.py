@@ -388,6 +388,7 @@ class StreamWriter:
         works = [work for work in batch if isinstance(work, _Append)]
         if not works:
             return False
+        batch = list(batch)
         try:
             self._check_unsealed()
             flight = lane.begin([(work.events, work.timestamps_ms) for work in works])
@@ -398,10 +399,15 @@ class StreamWriter:
         def fly() -> None:
             try:
                 self._land(works, flight.finish)
+            except BaseException as error:
+                # Nobody stands above this thread: whoever waits must hear of it.
+                logger.exception("a commit failed in a way that it should not")
+                self._fail(works, UnavailableError(f"the writing thread failed: {error!r}"))
             finally:
+                lane.land(flight)
                 self._drain.complete(batch)
 
-        batch = list(batch)
+        flight.is_sent = True
         self._flights.send(fly)
         return True
 
@@ -411,7 +417,14 @@ class StreamWriter:
 
         def write() -> Placed:
             self._check_unsealed()
-            return lane.write(batches) if isinstance(lane, Lane) else lane.begin(batches).finish()
+            if isinstance(lane, Lane):
+                return lane.write(batches)
+            flight = lane.begin(batches)
+            flight.is_sent = True
+            try:
+                return flight.finish()
+            finally:
+                lane.land(flight)
 
         self._land(works, write)
         if self._background is None and not self._has_no_thread:
@@ -470,7 +483,7 @@ class StreamWriter:
             if isinstance(self._lane, Lane):
                 self._lane.flush()
             else:
-                self._flights.wait()
+                self._lane.wait()
         except FilestreamError as error:
             self._lost_error = error
             self._lost_count += 1

@@ -68,8 +68,7 @@ def parse_options(given: Mapping[str, str], *, now_ms: int) -> SourceOptions:
     Raises:
         InvalidRequestError: no path, an unknown name, or a bad value.
     """
-    everything = {name.lower(): value for name, value in given.items()}
-    options = {n: v for n, v in everything.items() if not n.startswith(_STORAGE)}
+    options = {n.lower(): v for n, v in given.items() if not n.lower().startswith(_STORAGE)}
     unknown = sorted(set(options) - set(_KNOWN))
     if unknown:
         raise InvalidRequestError(
@@ -105,7 +104,7 @@ def parse_options(given: Mapping[str, str], *, now_ms: int) -> SourceOptions:
         batch_size_bytes=min(16 << 20, max(1 << 10, _size(options, "batchBytes", 4 << 20))),
         start_json=start_json,
         storage_options={
-            n.removeprefix(_STORAGE): v for n, v in everything.items() if n.startswith(_STORAGE)
+            n[len(_STORAGE) :]: v for n, v in given.items() if n.lower().startswith(_STORAGE)
         },
     )
 

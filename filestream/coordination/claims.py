@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from filestream.clock import Clock, SystemClock, since_boot_s
 from filestream.coordination.base import Document
 from filestream.coordination.process import is_known_dead, own_process
-from filestream.errors import ConflictError, FilestreamError
+from filestream.errors import ConflictError, FilestreamError, UnavailableError
 from filestream.storage.base import Lock
 
 __all__ = ["LEASE_S", "Documents", "LeasedClaims"]
@@ -83,9 +83,14 @@ class LeasedClaims:
         token = secrets.token_hex(8)
         asked_s = since_boot_s()
         # A conflict here is another claimant who was faster.
-        made = self._documents.compare_and_set(
-            f"{_CLAIMS}/{name}", self._value(token), version=document.version
-        )
+        try:
+            made = self._documents.compare_and_set(
+                f"{_CLAIMS}/{name}", self._value(token), version=document.version
+            )
+        except UnavailableError:
+            made = self._documents.get(f"{_CLAIMS}/{name}")
+            if not _is_of(made, token):
+                raise
         claim = _Claim(self, name, token, made.version, asked_s, os.getpid())
         with self._mutex:
             self._held[token] = claim
@@ -117,7 +122,9 @@ class LeasedClaims:
                 return
         with claim.mutex:
             try:
-                if not claim.is_lost:
+                document = self._documents.get(f"{_CLAIMS}/{claim.name}")
+                if _is_of(document, claim.token):
+                    claim.version = document.version
                     self._documents.compare_and_set(
                         f"{_CLAIMS}/{claim.name}", b"{}", version=claim.version
                     )
@@ -173,14 +180,33 @@ class LeasedClaims:
                     f"{_CLAIMS}/{claim.name}", self._value(claim.token), version=claim.version
                 )
             except ConflictError:
-                claim.is_lost = True
-                logger.warning("a claim was lost to another process: %s", claim.name)
+                self._look_whose(claim, asked_s)
             except Exception as error:
                 # It runs out by itself if this goes on.
                 logger.warning("a claim was not renewed: %s %s", claim.name, error)
             else:
                 # Nobody else's name came in between, so it was ours all the time.
                 claim.version, claim.asked_s = made.version, asked_s
+
+    def _look_whose(self, claim: "_Claim", asked_s: float) -> None:
+        """Somebody set the document: another, or we, and the answer was lost?"""
+        try:
+            document = self._documents.get(f"{_CLAIMS}/{claim.name}")
+        except FilestreamError as error:
+            logger.warning("a claim was not renewed: %s %s", claim.name, error)
+            return
+        if _is_of(document, claim.token):
+            claim.version, claim.asked_s = document.version, asked_s
+        else:
+            claim.is_lost = True
+            logger.warning("a claim was lost to another process: %s", claim.name)
+
+
+def _is_of(document: Document, token: str) -> bool:
+    try:
+        return bool(json.loads(document.value).get("holder") == token)
+    except (ValueError, AttributeError):
+        return False
 
 
 class _Claim(Lock):

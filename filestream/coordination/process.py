@@ -29,19 +29,27 @@ def own_process() -> str:
 
 def is_known_dead(process: str) -> bool:
     """Whether the process that called itself so has certainly ended."""
-    place, _, rest = process.rpartition("/")
+    place, _, born = process.rpartition("/")
     place, _, number = place.rpartition("/")
     if not place or place != _place() or not number.isdigit():
         return False
-    return _born(int(number)) != rest
-
-
-def _born(process: int) -> str:
-    """When a process was born, in ticks since the boot; empty when it is gone or a zombie."""
     try:
-        raw = Path(f"/proc/{process}/stat").read_text()
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
     except OSError:
-        return ""
-    # The name may hold spaces and brackets; what follows the last bracket has fixed places.
-    fields = raw.rpartition(")")[2].split()
-    return "" if fields[0] in ("Z", "X") else fields[19]
+        pass  # It is somebody else's, so it lives, or another with its number does.
+    # What cannot be seen is not known to be dead: a system may hide the processes of others.
+    now = _born(int(number))
+    return now is not None and now != born
+
+
+def _born(process: int) -> str | None:
+    """When a process was born, in ticks since the boot; empty for a zombie, None when not shown."""
+    try:
+        raw = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name may hold anything; what follows the last bracket has fixed places.
+    fields = raw.rpartition(b")")[2].split()
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()

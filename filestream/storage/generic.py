@@ -51,7 +51,7 @@ class GenericStorage(Storage):
         self._scheme = scheme
         self._root = path.rstrip("/")
         self._options = dict(options or {})
-        self.url = f"fsspec+{scheme}://{path.strip('/')}"
+        self.url = f"fsspec+{scheme}://{path.rstrip('/')}"
         try:
             self._system: Any = fsspec.filesystem(scheme, **_UNCACHED, **self._options)
         except (ImportError, ValueError, TypeError) as error:

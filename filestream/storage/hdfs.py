@@ -13,6 +13,7 @@ that is done by a thread. All bytes were synced before, and a file that stays op
 NameNode in time.
 """
 
+import atexit
 import contextlib
 import ctypes
 import logging
@@ -20,9 +21,9 @@ import os
 import posixpath
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -45,7 +46,10 @@ logger = logging.getLogger(__name__)
 
 _FILE_MODE: Final = 0o640
 _DIRECTORY_MODE: Final = 0o750
+# WebHDFS that did not answer is asked again after so long.
+_WEB_PAUSE_S: Final = 30.0
 _FENCE_S_MAX: Final = 60.0
+_CLOSING_S_MAX: Final = 10.0
 _FENCE_PAUSE_S: Final = (0.02, 0.5)
 # The library's own 15 tries of up to 15 s each would hold a caller up for three minutes.
 _BOUNDED_WAITS: Final = {
@@ -128,7 +132,7 @@ class HdfsStorage(Storage):
         self._patience = Patience(float(self._configuration["dfs.client.socket-timeout"]) / 1000)
         self._site |= given
         self._web: WebHdfs | None = None
-        self._has_asked_web = False
+        self._ask_web_at_s = 0.0
 
     def _open(self) -> Any:
         try:
@@ -155,19 +159,19 @@ class HdfsStorage(Storage):
         return self._open_web() is not None
 
     def _open_web(self) -> WebHdfs | None:
-        if not self._has_asked_web:
-            wanted = self._options.get("webhdfs") or os.environ.get("FILESTREAM_WEBHDFS", "")
-            if wanted != "off":
-                addresses = [wanted] if wanted else web_addresses(self._authority, self._site)
-                web = WebHdfs(addresses)
-                if web.is_there():
-                    self._web = web
-                else:
-                    logger.warning(
-                        "WebHDFS does not answer at %s: files are read once they are closed",
-                        ", ".join(addresses),
-                    )
-            self._has_asked_web = True
+        wanted = self._options.get("webhdfs") or os.environ.get("FILESTREAM_WEBHDFS", "")
+        now_s = time.monotonic()
+        if self._web is None and wanted != "off" and now_s >= self._ask_web_at_s:
+            addresses = [wanted] if wanted else web_addresses(self._authority, self._site)
+            web = WebHdfs(addresses)
+            if web.is_there():
+                self._web = web
+            else:
+                self._ask_web_at_s = time.monotonic() + _WEB_PAUSE_S
+                logger.warning(
+                    "WebHDFS does not answer at %s: files are read once they are closed",
+                    ", ".join(addresses),
+                )
         return self._web
 
     def _ask(self, name: str, *arguments: object, **more: object) -> Any:
@@ -219,12 +223,21 @@ class HdfsStorage(Storage):
             file = self._create(staged)
             try:
                 self._patience.call(lambda: _write_and_close(file, data))
-                self._ask("rename", staged, path)
             except BaseException:
                 _never_let_go(file)
-                with contextlib.suppress(OSError, RuntimeError):
-                    self._ask("delete", staged)
+                self._try_delete(staged)
                 raise
+            try:
+                self._ask("rename", staged, path)
+            except (OSError, RuntimeError):
+                self._try_delete(staged)
+                # Its answer may have been lost, and then the file is ours all the same.
+                if self._read_closed(path, 0, len(data) + 1) != data:
+                    raise
+
+    def _try_delete(self, path: str) -> None:
+        with contextlib.suppress(OSError, RuntimeError):
+            self._ask("delete", path)
 
     def read(self, key: str, position: int, size: int) -> bytes:
         """See ``Storage``; opens the file anew each time, so the end is never stale."""
@@ -322,6 +335,7 @@ class _HdfsAppender(Appender):
         self._patience = patience
         # Has the NameNode close the file when we cannot.
         self._recover = recover
+        self._process = os.getpid()
         self._has_failed = False
 
     def write(self, data: bytes) -> None:
@@ -340,20 +354,26 @@ class _HdfsAppender(Appender):
 
     @contextlib.contextmanager
     def _failing(self, what: str) -> Iterator[None]:
+        _guard.use()
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
             self._has_failed = True
-            raise _translate(error, what, self._url) from error
+            failure = _translate(error, what, self._url)
+            if isinstance(failure, NotFoundError):
+                # Removed while we had it: with its generation, for one. Whoever writes must look.
+                failure = UnavailableError(f"the file was removed while it was written. {failure}")
+            raise failure from error
 
     def close(self) -> None:
         file, self._file = self._file, _CLOSED
         if file is _CLOSED:
             return
-        if self._has_failed:
+        if self._has_failed or self._process != os.getpid():
+            # In a forked child it is the parent's.
             _never_let_go(file)
         else:
-            _close_soon(file, self._url, self._recover)
+            _close_soon(file, self._url, self._patience, self._recover)
 
 
 def _never_let_go(file: object) -> None:
@@ -389,24 +409,18 @@ class _ClosedFile:
 _CLOSED: Final = _ClosedFile()
 
 
-class _Closing:
-    """The threads that close files, made when first needed; a forked child makes its own."""
-
-    threads: ThreadPoolExecutor | None = None
+# Files that are being closed; free when it is done.
+_closing: Final[set[threading.Lock]] = set()
 
 
-def _close_soon(file: Any, url: str, recover: Callable[[], None]) -> None:
-    if _Closing.threads is None:
-        _Closing.threads = ThreadPoolExecutor(4, thread_name_prefix="filestream-hdfs-close")
+def _close_soon(file: Any, url: str, patience: Patience, recover: Callable[[], None]) -> None:
+    _closing.difference_update([done for done in list(_closing) if not done.locked()])
+    _closing.add(patience.later(lambda: _close(file, url, patience, recover)))
+
+
+def _close(file: Any, url: str, patience: Patience, recover: Callable[[], None]) -> None:
     try:
-        _Closing.threads.submit(_close, file, url, recover)
-    except RuntimeError:
-        _close(file, url, recover)  # The interpreter is on its way out.
-
-
-def _close(file: Any, url: str, recover: Callable[[], None]) -> None:
-    try:
-        file.close()
+        patience.call(file.close)
     except Exception as error:
         # Nothing is lost, what matters was synced. But the last block of a file that is not closed
         # cannot be read when its DataNodes have restarted.
@@ -418,12 +432,20 @@ def _close(file: Any, url: str, recover: Callable[[], None]) -> None:
             logger.warning("file could not be closed: %s", failure)
 
 
-def _forget_threads() -> None:
-    _Closing.threads = None
+def _wait_for_closing() -> None:
+    """At the end of the interpreter: a file that is not closed stays open until its lease is over."""
+    until_s = time.monotonic() + _CLOSING_S_MAX
+    for done in list(_closing):
+        done.acquire(timeout=max(0.0, until_s - time.monotonic()))
 
 
+def _forget_closing() -> None:
+    _closing.clear()
+
+
+atexit.register(_wait_for_closing)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_forget_closing)
 
 
 def _translate(error: Exception, what: str, url: str) -> FilestreamError:

@@ -5,6 +5,7 @@ So its calls run on threads of this room, and a caller waits for them as long as
 was given up keeps its thread, a daemon, until it returns, if it ever does.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -68,6 +69,12 @@ class Patience:
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
 
+    def later(self, action: Callable[[], object]) -> threading.Lock:
+        """Do it soon; the lock that is returned is free when it is done."""
+        call = _Call(action)
+        self._give(call)
+        return call.is_done
+
     def call(self, action: Callable[[], T]) -> T:
         """Do it, and wait for it.
 
@@ -75,17 +82,24 @@ class Patience:
             TimeoutError: it takes too long; it may still have an effect.
         """
         call = _Call(action)
-        try:
-            runner = _idle.pop()
-        except IndexError:
-            runner = _Runner(_idle)
-        runner.give(call)  # type: ignore[arg-type]
+        self._give(call)
         if not call.is_done.acquire(timeout=self.limit_s):
             raise TimeoutError(f"timed out: no answer in {self.limit_s:.0f} s")
         if call.error is not None:
             raise call.error
         return call.result  # type: ignore[return-value]
 
+    @staticmethod
+    def _give(call: "_Call[T]") -> None:
+        try:
+            runner = _idle.pop()
+        except IndexError:
+            runner = _Runner(_idle)
+        runner.give(call)  # type: ignore[arg-type]
 
-# The threads of all clients of the process that have nothing to do.
+
+# The threads of all clients of the process that have nothing to do; a forked child has none.
 _idle: Final[deque[_Runner]] = deque()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)

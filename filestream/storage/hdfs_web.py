@@ -58,7 +58,7 @@ class WebHdfs:
             except (OSError, http.client.HTTPException) as error:
                 failure = OSError(f"WebHDFS: {error}")
                 # Another NameNode may be the active one; ask that first the next time.
-                self._addresses.append(self._addresses.pop(0))
+                self._addresses = [a for a in self._addresses if a != address] + [address]
         raise failure
 
     def _url(self, address: str, path: str, **query: str) -> str:

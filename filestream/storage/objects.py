@@ -125,7 +125,7 @@ class ObjectStorage(ReplacingStorage):
             yield
         except FilestreamError:
             raise
-        except (exceptions.BaseError, OSError, ValueError) as error:
+        except (exceptions.BaseError, OSError, ValueError, RuntimeError) as error:
             raise _translate(error, what, self.url_of(key)) from None
 
     def create(self, key: str, *, durable_name: bool = True) -> Appender:
@@ -142,7 +142,7 @@ class ObjectStorage(ReplacingStorage):
         while True:
             try:
                 obstore.put(self._putting, path, data, mode="create", use_multipart=False)
-            except (exceptions.BaseError, OSError) as error:
+            except (exceptions.BaseError, OSError, ValueError, RuntimeError) as error:
                 failure = _translate(error, "put", self.url_of(key))
                 is_refused = _status(error) in _REFUSALS
             else:
@@ -156,7 +156,8 @@ class ObjectStorage(ReplacingStorage):
             if found is not None:
                 raise ConflictError(f"the file exists already. url={self.url_of(key)}") from None
             if time.monotonic() + pause_s > until_s:
-                raise failure from None
+                # Also after a conflict: nobody could say whose object it is.
+                raise UnavailableError(str(failure)) from None
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _PUT_PAUSE_S_MAX)
 
@@ -164,7 +165,7 @@ class ObjectStorage(ReplacingStorage):
         """What stands there, as far as it matters; None for nothing, or when nobody can say."""
         try:
             return bytes(obstore.get_range(self._reading, path, start=0, length=size + 1))
-        except (exceptions.BaseError, OSError):
+        except (exceptions.BaseError, OSError, ValueError, RuntimeError):
             return None
 
     def read(self, key: str, position: int, size: int) -> bytes:

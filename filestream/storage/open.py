@@ -2,6 +2,7 @@
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -40,13 +41,13 @@ def normalise_url(url: str | os.PathLike[str]) -> str:
     except TypeError as error:
         raise InvalidRequestError(f"no URL and no path. type={type(url).__name__}") from error
     if not text.strip() or "\0" in text:
-        raise InvalidRequestError(f"no URL and no path. url={text!r:.200}")
+        raise InvalidRequestError(f"no URL and no path. url={_shown(text)!r}")
     scheme, path = split_url(text)
     if scheme == "file":
         try:
             return Path(path).absolute().as_uri()
         except (OSError, UnicodeEncodeError) as error:
-            raise InvalidRequestError(f"no path: {error}. url={text!r:.200}") from error
+            raise InvalidRequestError(f"no path: {error}. url={_shown(text)!r}") from error
     return f"{scheme}://{path}"
 
 
@@ -60,20 +61,20 @@ def split_url(url: str) -> tuple[str, str]:
         parts = urlsplit(url)
         path = os.path.normpath(Path(url).expanduser())
     except (ValueError, RuntimeError) as error:
-        raise InvalidRequestError(f"no URL and no path: {error}. url={url!r:.200}") from error
+        raise InvalidRequestError(f"no URL and no path: {error}. url={_shown(url)!r}") from error
     if "\0" in unquote(url):
-        raise InvalidRequestError(f"a path cannot hold NUL. url={url!r:.200}")
+        raise InvalidRequestError(f"a path cannot hold NUL. url={_shown(url)!r}")
     if parts.scheme == "" or "/" in url.split(":", 1)[0] or len(parts.scheme) == 1:
         return "file", path
     if parts.query or parts.fragment:
-        raise InvalidRequestError(f"a URL has no ? and no # here. url={url!r:.200}")
+        raise InvalidRequestError(f"a URL has no ? and no # here. url={_shown(url)!r}")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise InvalidRequestError(
-                f"a file URL has no host: write file:///path with three slashes. url={url!r:.200}"
+                f"a file URL has no host: write file:///path with three slashes. url={_shown(url)!r}"
             )
         if not parts.path:
-            raise InvalidRequestError(f"the URL names no path. url={url!r:.200}")
+            raise InvalidRequestError(f"the URL names no path. url={_shown(url)!r}")
         return "file", os.path.normpath(unquote(parts.path))
     if parts.scheme == "memory":
         return "memory", (parts.netloc + parts.path).strip("/")
@@ -82,23 +83,38 @@ def split_url(url: str) -> tuple[str, str]:
 
 def _split_remote(scheme: str, authority: str, path: str, url: str) -> tuple[str, str]:
     """Scheme and ``authority/path`` of a place that is not on this machine."""
-    if "@" in authority and not scheme.startswith("abfs"):
+    user, at, _ = authority.rpartition("@")
+    if at and (not scheme.startswith("abfs") or ":" in user):
         raise InvalidRequestError("a URL holds no user and no password here: use the environment.")
     if ".." in path.split("/") or "%" in path:
-        raise InvalidRequestError(f"the path holds '..' or '%'. url={url!r:.200}")
-    place = f"{authority}/{posixpath.normpath(f'/{path}').strip('/')}".rstrip("/")
+        raise InvalidRequestError(f"the path holds '..' or '%'. url={_shown(url)!r}")
+    below = posixpath.normpath(f"/{path}").strip("/")
+    place = f"{authority}/{below}".rstrip("/")
     if scheme == "hdfs" or scheme in _OBJECT_SCHEMES:
         if not authority:
             raise InvalidRequestError(
-                f"the URL names no host or bucket: {scheme}://name/path. url={url!r:.200}"
+                f"the URL names no host or bucket: {scheme}://name/path. url={_shown(url)!r}"
             )
         return _OBJECT_SCHEMES.get(scheme, scheme), place
     if scheme.startswith(_GENERIC) or _is_known_to_fsspec(scheme):
-        return f"{_GENERIC}{scheme.removeprefix(_GENERIC)}", place
+        # Where there is no authority the slash before the path means something, as in file:///x.
+        return f"{_GENERIC}{scheme.removeprefix(_GENERIC)}", place or "/"
     raise InvalidRequestError(
         "this kind of place is not supported. Use a path, file:///path, hdfs://namenode/path, "
-        f"s3://bucket/path, gs://bucket/path or az://container/path. url={url!r:.200}"
+        f"s3://bucket/path, gs://bucket/path or az://container/path. url={_shown(url)!r}"
     )
+
+
+def _shown(url: str) -> str:
+    """A URL for an error: without a user, a password, a query, or what may be a part of them."""
+    text = re.split(r"[?#]", url, maxsplit=1)[0]
+    head, separator, rest = text.partition("://")
+    if separator:
+        authority, slash, path = rest.partition("/")
+        text = f"{head}://{authority.rpartition('@')[2]}{slash}{path}"
+    elif "@" in text:
+        text = text.rpartition("@")[2]
+    return text[:200]
 
 
 def _is_known_to_fsspec(scheme: str) -> bool:

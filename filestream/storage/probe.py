@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from filestream.codec import crc32c
-from filestream.errors import ConflictError, FilestreamError, InvalidRequestError
+from filestream.errors import ConflictError, FilestreamError, InvalidRequestError, NotFoundError
 from filestream.storage.base import LockingStorage, ReplacingStorage, Storage
 
 __all__ = ["PROBE_PREFIX", "Tried", "check_storage", "probe"]
@@ -23,6 +23,7 @@ _RACERS: Final = 8
 _ROUNDS: Final = 3
 _LISTED: Final = 5
 _SIZE_BYTES: Final = 64 << 10
+_WHOLE_SIZE_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def _attempts(storage: Storage) -> list[tuple[str, bool, Callable[[str], bool]]]
         ("put race", True, lambda key: _put_race(storage, key)),
         ("list after write", True, lambda key: _list_after_write(storage, key)),
         ("read back", True, lambda key: _read_back(storage, key)),
+        ("put is whole", True, lambda key: _put_is_whole(storage, key)),
     ]
     if storage.can_append:
         attempts += [
@@ -180,6 +182,31 @@ def _read_back(storage: Storage, key: str) -> bool:
         and storage.size(key) == _SIZE_BYTES
         and storage.read(key, _SIZE_BYTES, 10) == b""
     )
+
+
+def _put_is_whole(storage: Storage, key: str) -> bool:
+    """Whoever sees a file sees all of it, also while it is put."""
+    data = bytes(_WHOLE_SIZE_BYTES)
+    failures: list[FilestreamError] = []
+
+    def put() -> None:
+        try:
+            storage.put_if_absent(key, data)
+        except FilestreamError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=put)
+    thread.start()
+    sizes: set[int] = set()
+    while thread.is_alive():
+        try:
+            sizes.add(storage.size(key))
+        except NotFoundError:
+            continue
+    thread.join()
+    if failures:
+        raise failures[0]
+    return sizes | {storage.size(key)} == {_WHOLE_SIZE_BYTES}
 
 
 def _append(storage: Storage, key: str) -> bool:

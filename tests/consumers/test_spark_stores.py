@@ -83,7 +83,7 @@ def test_a_table_and_a_stream(spark, store, tmp_path):
 
 def test_options_of_the_store_are_in_no_text():
     options = parse_options(
-        {"path": "s3://bucket/x", "storage.Secret_Access_Key": SECRET}, now_ms=START
+        {"path": "s3://bucket/x", "Storage.secret_access_key": SECRET}, now_ms=START
     )
 
     assert options.storage_options == {"secret_access_key": SECRET}
