@@ -138,10 +138,19 @@ def verify_segment(
             yield from check.block(block)
         if progress is not None:
             progress(blocks[-1].end - blocks[0].position)
-    if reader.header is not None:
-        yield from check.header(reader.header, stream_name)
+    yield from _verify_head(storage, reader, check, stream_name)
     yield from check.end(reader, storage.size(segment.data_key))
     yield from _verify_index(storage, segment, reader, check, rebuild=rebuild_index)
+
+
+def _verify_head(
+    storage: Storage, reader: SegmentReader, check: "_Check", stream_name: str
+) -> Iterator[Finding]:
+    if reader.header is not None:
+        yield from check.header(reader.header, stream_name)
+    elif not storage.can_append and not check.lost_bytes:
+        said = "it was put whole, and holds nothing now."
+        yield Finding("damage", "empty file", reader.url, 0, 0, said)
 
 
 class _Check:

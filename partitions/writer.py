@@ -400,9 +400,9 @@ class StreamWriter:
             try:
                 self._land(works, flight.finish)
             except BaseException as error:
-                # Nobody stands above this thread: whoever waits must hear of it.
-                logger.exception("a commit failed in a way that it should not")
+                # Nobody stands above this thread to see it.
                 self._fail(works, UnavailableError(f"the writing thread failed: {error!r}"))
+                raise
             finally:
                 lane.land(flight)
                 self._drain.complete(batch)
@@ -435,6 +435,10 @@ class StreamWriter:
             placed = write()
         except FilestreamError as error:
             self._fail(works, error)
+        except Exception as error:
+            # Whoever waits must hear of it, whatever it was.
+            logger.exception("a commit failed in a way that it should not")
+            self._fail(works, UnavailableError(f"the writing thread failed: {error!r}"))
         else:
             start = 0
             for work in works:

@@ -197,6 +197,29 @@ class TestLeasedClaims:
         claim.close()
         assert list(theirs.holders("w")) == []
 
+    def test_a_renewal_whose_answer_was_lost_loses_nothing(self, documents):
+        claims = LeasedClaims(documents, 30)
+        claim = claims.claim("w/name")
+        real = documents.compare_and_set
+
+        def lose(name, value, *, version):
+            real(name, value, version=version)
+            raise UnavailableError("the answer was lost, by order of the test")
+
+        documents.compare_and_set = lose
+        claims._renew(claim)
+        del documents.compare_and_set
+        claims._renew(claim)
+        assert is_held(claim)
+        documents.compare_and_set = lose
+        other = claims.claim("w/other")
+        claim.close()
+        del documents.compare_and_set
+        assert is_held(other)
+        assert claims.holders("w") == ["w/other"]
+        other.close()
+        assert list(claims.holders("w")) == []
+
     def test_it_is_renewed_by_itself(self, documents):
         claims = LeasedClaims(documents, 0.3)
         with claims.claim("w/name") as claim:

@@ -90,6 +90,22 @@ def test_a_store_that_fails_for_ever_is_given_up(proxy, storage, monkeypatch):
     assert not storage.exists("file")
 
 
+def test_a_conflict_that_nobody_can_resolve_is_no_conflict(proxy, storage, monkeypatch):
+    """Written, the answer lost, and then neither a PUT nor a look gets through."""
+    monkeypatch.setattr(objects, "_PUT_S_MAX", 0.5)
+    seen = []
+
+    def decide(method, path, number):
+        if method == "PUT":
+            seen.append(path)
+            return Fault(status=412 if len(seen) > 1 else 0)
+        return Fault(status=403, is_forwarded=False)
+
+    proxy.decide = decide
+    with pytest.raises(UnavailableError):
+        storage.put_if_absent("file", b"mine")
+
+
 def test_reads_are_tried_again(proxy, storage):
     storage.put_if_absent("file", b"x" * 100_000)
     for fault in (Fault(status=500), Fault(status=0), Fault(is_cut=True), Fault(delay_s=0.2)):

@@ -309,3 +309,24 @@ def test_urls_of_no_place_are_refused(url):
 def test_a_place_on_this_machine_takes_no_options(tmp_path):
     with pytest.raises(InvalidRequestError, match="no storage options"):
         open_storage(tmp_path, {"endpoint": "x"})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "az://container/path?sig=TOPSECRET",
+        "s3://KEY:TOPSECRET@bucket/path?x=1",
+        "s3://KEY:TOP[SECRET@bucket/path",
+        "s3://KEY:TOPSECRET@bucket/path%00",
+        "s3://KEY:TOPSECRET@bucket/../path",
+        "abfss://user:TOPSECRET@account.host/path",
+        "hdfs://user:TOPSECRET@host/path",
+        "nonsense://user:TOPSECRET@host/path#x",
+    ],
+)
+def test_what_may_be_a_secret_in_a_url_is_not_repeated(url):
+    with pytest.raises(InvalidRequestError) as found:
+        open_storage(url)
+
+    shown = str(found.value) + str(found.value.__cause__ or "")
+    assert "SECRET" not in shown

@@ -252,3 +252,111 @@ def test_truncation_while_commits_are_under_way(make, monkeypatch):
             thread.join(30)
             assert outcome[0].generation == 2
     assert bodies(stream) == [b"a", b"b"]
+
+
+def test_one_who_waited_across_a_truncation_is_not_acknowledged_before_it(make, monkeypatch):
+    """The second commit lands first, and waits for the first; meanwhile the stream is truncated."""
+    stream = make()
+    gate = Gate(monkeypatch)
+    with stream.writer() as writer:
+        calls = [in_thread(lambda: writer.append(b"first"))]
+        gate.wait_for(0)
+        calls.append(in_thread(lambda: writer.append(b"second")))
+        gate.wait_for(1)
+        gate.open(1)
+        time.sleep(0.05)  # noqa: TID251 - it lands
+        stream.truncate()
+        for sequence in (0, 0, 1):
+            gate.open(sequence)
+        for thread, outcome in calls:
+            thread.join(30)
+            assert outcome[0].generation == 2
+    assert bodies(stream) == [b"first", b"second"]
+
+
+def test_whatever_a_commit_fails_of_whoever_waits_hears_of_it(make, monkeypatch):
+    stream = make()
+    with stream.writer() as writer:
+        writer.append(b"before")
+
+        def fail(storage, key, data):
+            raise ZeroDivisionError("by order of the test")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GenericStorage, "put_if_absent", fail)
+            with pytest.raises(UnavailableError, match="ZeroDivisionError"):
+                writer.append(b"lost")
+            writer.append_nowait(b"lost too")
+            with pytest.raises(UnavailableError, match="events were lost"):
+                writer.flush()
+        writer.append(b"after")
+    assert bodies(stream) == [b"before", b"after"]
+
+
+def test_a_segment_that_was_put_whole_and_is_cut_is_damage(make):
+    stream = make()
+    with stream.writer() as writer:
+        offsets = [writer.append(b"%d" % n * 50) for n in range(3)]
+    key = f"{offsets[1].segment_path}.dat"
+    data = stream._storage.read(key, 0, 1 << 20)
+    for size in (0, 1, 40, len(data) // 2, len(data) - 20, len(data) - 1):
+        stream._storage.delete(key)
+        stream._storage.put_if_absent(key, data[:size])
+
+        with pytest.raises(CorruptDataError):
+            bodies(stream)
+        assert any(f.level == "damage" for f in stream.verify()), size
+        kept = [e.body for e in stream.read(on_corrupt="skip")]
+        assert kept[0] == b"0" * 50
+        assert kept[-1] == b"2" * 50
+        with pytest.raises(CorruptDataError):
+            list(stream.tail("start", timeout=1))
+
+
+def test_many_partitions_at_once_and_late_events(make):
+    stream = make(partition_duration="1h")
+    hours = [1_401_408_000_000 + n * 3_600_000 for n in range(150)]
+    with stream.writer("me") as writer:
+        for turn in range(3):
+            tasks = [
+                in_thread(lambda: writer.append_many([b"x"] * len(hours), hours)),
+                in_thread(lambda t=turn: writer.append(b"late", timestamp_ms=hours[t])),
+            ]
+            for thread, outcome in tasks:
+                thread.join(30)
+                assert not isinstance(outcome[0], Exception), outcome
+    assert stream.summary().events == 3 * 151
+    assert len(bodies(stream)) == 3 * 151
+
+
+def test_an_interrupt_between_laying_and_sending_holds_nobody_up(make, monkeypatch):
+    stream = make()
+    with stream.writer() as writer:
+        writer.append(b"before")
+
+        def interrupt(fly):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(writer._flights, "send", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer._lane.begin([([b"\x02x\x00"], None)])
+                writer._flights.send(None)
+        writer.append(b"after")
+        writer.flush()
+    assert bodies(stream)[0] == b"before"
+    assert bodies(stream)[-1] == b"after"
+
+
+def test_a_system_without_threads_left_commits_all_the_same(make, monkeypatch):
+    stream = make()
+    with stream.writer() as writer:
+        monkeypatch.setattr(
+            "concurrent.futures.thread.threading.Thread.start",
+            lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread")),
+        )
+        for number in range(3):
+            writer.append(b"%d" % number)
+        writer.flush()
+        monkeypatch.undo()
+    assert bodies(stream) == [b"0", b"1", b"2"]
