@@ -360,3 +360,29 @@ def test_a_system_without_threads_left_commits_all_the_same(make, monkeypatch):
         writer.flush()
         monkeypatch.undo()
     assert bodies(stream) == [b"0", b"1", b"2"]
+
+
+def test_a_put_that_was_given_up_and_arrives_late_is_no_other_process(make, monkeypatch):
+    stream = make()
+    with stream.writer() as writer:
+        real = GenericStorage.put_if_absent
+        late = []
+
+        def give_up(storage, key, data):
+            if not key.endswith(".dat"):
+                return real(storage, key, data)
+            if not late:
+                late.append((key, data))
+                raise UnavailableError("no answer, by order of the test")
+            if len(late) == 1:
+                late.append(None)
+                real(storage, *late[0])
+            return real(storage, key, data)
+
+        monkeypatch.setattr(GenericStorage, "put_if_absent", give_up)
+        with pytest.raises(UnavailableError, match="no answer"):
+            writer.append(b"late")
+        with pytest.raises(UnavailableError, match="overtaken"):
+            writer.append(b"overtaken")
+        assert writer.append(b"after").sequence == 1
+    assert bodies(stream) == [b"late", b"after"]
