@@ -248,8 +248,10 @@ class TestLeasedClaims:
             LeasedClaims(documents).claim("w/name")
             os._exit(0)
         os.waitpid(child, 0)
+        assert b"holder" in documents.get("_claims/w/name").value, "it never held the name"
 
-        LeasedClaims(documents).claim("w/name").close()
+        with LeasedClaims(documents).claim("w/name") as claim:
+            assert is_held(claim)
 
     def test_that_of_a_process_that_was_stopped_here_is_not(self, tmp_path):
         documents = EmbeddedPropertyStore(LocalStorage(tmp_path), "_store")
@@ -284,7 +286,10 @@ class TestLeasedClaims:
     def test_a_damaged_one_holds_nobody_up(self, documents, value):
         documents.compare_and_set("_claims/w/name", value, version=0)
 
-        LeasedClaims(documents).claim("w/name").close()
+        claims = LeasedClaims(documents)
+        with claims.claim("w/name") as claim:
+            assert is_held(claim)
+            assert list(claims.holders("w")) == ["w/name"]
 
 
 @pytest.mark.parametrize("process", ["", "x", "a/b/c", "/1/2", "///", "boot/pid:[1]/99999999/1"])
