@@ -23,12 +23,12 @@ from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, en
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Partition, Segment
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.rotation import SegmentAge, next_look_s, roll_reason
 from filestream.partitions.segment_heads import SegmentHeads
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.segment_writer import SegmentWriter
 from filestream.settings import StreamProperties
-from filestream.storage.base import Storage
 
 __all__ = ["COMMIT_SIZE_BYTES", "Lane"]
 
@@ -55,7 +55,7 @@ class Lane:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: PackedStorage,
         generations: Generations,
         *,
         stream_name: str,
@@ -137,7 +137,7 @@ class Lane:
         segment = self._segment
         assert segment is not None
         following = dataclasses.replace(segment, sequence=segment.sequence + 1)
-        if self._storage.exists(following.data_key):
+        if self._storage.exists(following.data_key) or self._was_packed(following):
             self.abandon()
             raise UnavailableError(
                 "another process made a file of this writer's: the events may be in the stream. "
@@ -318,12 +318,26 @@ class Lane:
         if before != segment and before.data_key != self._sealed_key:
             # Readers will leave the file before this one, so nobody may add to it any more.
             self._storage.fence(before.data_key)
+        taken = ConflictError(
+            f"another process writes as {segment.writer_id!r}: give each its own writer_id. "
+            f"url={self._storage.url_of(segment.data_key)}"
+        )
         try:
-            return SegmentWriter(
+            file = SegmentWriter(
                 self._storage, segment.key, self._heads.head(segment), self._heads.options
             )
         except ConflictError as error:
-            raise ConflictError(
-                f"another process writes as {segment.writer_id!r}: give each its own writer_id. "
-                f"url={self._storage.url_of(segment.data_key)}"
-            ) from error
+            raise taken from error
+        try:
+            if self._was_packed(segment):
+                # We slept while our heir's segment of this name was packed and removed.
+                raise taken
+        except BaseException:
+            file.abandon()
+            raise
+        return file
+
+    def _was_packed(self, segment: Segment) -> bool:
+        # Only partitions that have ended are compacted; so for live events nobody is asked.
+        has_ended = self._clock.now_ms() >= segment.partition.end_ms
+        return has_ended and self._storage.is_packed(segment.data_key)

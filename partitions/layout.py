@@ -1,6 +1,7 @@
 """Names and paths of a stream: the only room that builds or parses them. Pure.
 
     <stream>/<generation %05d>/<start>.<duration>/<writer>.<sequence %06d>.{dat,idx}
+    <stream>/<generation %05d>/<start>.<duration>/<writer>.<first %06d>-<last %06d>.{seg,idx}
     <stream>/_stream/stream.json    what was fixed at creation; a stream exists when this does
     <stream>/_stream/<id>/...       the embedded property store of the stream with this id
 
@@ -20,13 +21,16 @@ from filestream.errors import InvalidRequestError
 __all__ = [
     "DESCRIPTION_KEY",
     "Offset",
+    "Pack",
     "Partition",
     "Segment",
     "check_group_name",
     "check_stream_name",
     "check_writer_id",
     "parse_generation",
+    "parse_pack_file",
     "parse_segment_file",
+    "parse_segment_name",
     "store_key",
 ]
 
@@ -36,6 +40,7 @@ _STORE_PREFIX: Final = "_stream"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _PARTITION: Final = re.compile(r"([0-9]{1,15})\.([0-9]{1,10})")
 _SEGMENT_FILE: Final = re.compile(r"(.+)\.([0-9]{1,9})\.(dat|idx)")
+_PACK_FILE: Final = re.compile(r"(.+)\.([0-9]{6,9})-([0-9]{6,9})\.(seg|idx)")
 _OFFSET: Final = re.compile(
     r"([0-9]{1,9})/([0-9]{1,15}\.[0-9]{1,10})/([^/:]+)\.([0-9]{1,9}):([0-9]{1,18})\.([0-9]{1,10})"
 )
@@ -178,15 +183,68 @@ class Segment:
         return f"{self.key}.idx"
 
 
+def parse_segment_name(name: str) -> tuple[str, str, str] | None:
+    """Writer, digits of the sequence and suffix of a file name, or None."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None or name[0] in "._" or not _NAME.fullmatch(match[1]):
+        return None
+    return match[1], match[2], match[3]
+
+
 def parse_segment_file(
     partition: Partition, directory: str, name: str
 ) -> tuple[Segment, str] | None:
     """Segment and suffix of a file name in a partition's directory, or None."""
-    match = _SEGMENT_FILE.fullmatch(name)
+    found = parse_segment_name(name)
+    if found is None:
+        return None
+    writer_id, digits, suffix = found
+    known = "" if directory == partition.key else directory
+    return Segment(partition, writer_id, int(digits), known, len(digits)), suffix
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pack:
+    """Two files that stand for the segments ``first`` to ``last`` of one writer.
+
+    Attributes:
+        directory: path of the partition's directory below the stream.
+    """
+
+    directory: str
+    writer_id: str
+    first: int
+    last: int
+
+    @property
+    def data_key(self) -> str:
+        """Path of the file that holds the segments."""
+        return f"{self._key}.seg"
+
+    @property
+    def index_key(self) -> str:
+        """Path of the file that says where each begins."""
+        return f"{self._key}.idx"
+
+    @property
+    def _key(self) -> str:
+        return f"{self.directory}/{self.writer_id}.{self.first:06d}-{self.last:06d}"
+
+    def covers(self, sequence: int) -> bool:
+        """Whether it holds the segment with this sequence."""
+        return self.first <= sequence <= self.last
+
+
+def parse_pack_file(directory: str, name: str) -> tuple[Pack, str] | None:
+    """Pack and suffix of a file name, or None; names that we would not write are none."""
+    match = _PACK_FILE.fullmatch(name)
     if match is None or name[0] in "._" or not _NAME.fullmatch(match[1]):
         return None
-    known = "" if directory == partition.key else directory
-    return Segment(partition, match[1], int(match[2]), known, len(match[2])), match[3]
+    pack = Pack(directory, match[1], int(match[2]), int(match[3]))
+    written = pack.data_key if match[4] == "seg" else pack.index_key
+    if pack.first > pack.last or written != f"{directory}/{name}":
+        return None
+    return pack, match[4]
 
 
 @dataclass(frozen=True, slots=True, order=True)

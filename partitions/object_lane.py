@@ -28,11 +28,11 @@ from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, en
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Partition, Segment
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.segment_heads import SegmentHeads
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.segment_encoder import SegmentEncoder
 from filestream.settings import StreamProperties
-from filestream.storage.base import Storage
 
 __all__ = ["Flight", "ObjectLane"]
 
@@ -130,7 +130,7 @@ class ObjectLane:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: PackedStorage,
         generations: Generations,
         *,
         stream_name: str,
@@ -231,11 +231,23 @@ class ObjectLane:
                         f"a commit was overtaken: the events may be in the stream. "
                         f"url={self._storage.url_of(key)}"
                     ) from error
-                self._has_lost_id = True
-                raise ConflictError(
-                    f"another process writes as {commit.segment.writer_id!r}: give each its own "
-                    f"writer_id. url={self._storage.url_of(commit.segment.data_key)}"
-                ) from error
+                raise self._lost_id(commit.segment) from error
+            if self._was_packed(commit.segment):
+                # We slept while our heir's segment of this name was packed and removed: what
+                # we have just put there nobody will ever read.
+                raise self._lost_id(commit.segment)
+
+    def _lost_id(self, segment: Segment) -> ConflictError:
+        self._has_lost_id = True
+        return ConflictError(
+            f"another process writes as {segment.writer_id!r}: give each its own "
+            f"writer_id. url={self._storage.url_of(segment.data_key)}"
+        )
+
+    def _was_packed(self, segment: Segment) -> bool:
+        # Only partitions that have ended are compacted; so for live events nobody is asked.
+        has_ended = self._clock.now_ms() >= segment.partition.end_ms
+        return has_ended and self._storage.is_packed(segment.data_key)
 
     def is_current(self, generation: Generation) -> bool:
         """Whether what was put may be acknowledged; False when the stream was truncated."""

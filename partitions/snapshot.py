@@ -27,6 +27,7 @@ from filestream.partitions.filters import ALWAYS, Interval, Piece, select
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.layout import Offset, Partition, Segment
 from filestream.partitions.merge import Source, events_of
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.partitions.settled import survey_settled
 from filestream.segment_map import segment_end
@@ -52,7 +53,7 @@ logger = logging.getLogger(__name__)
 class StreamView:
     """Everything that reading a stream takes; no files are open in it."""
 
-    storage: Storage
+    storage: PackedStorage
     generations: Generations
     clock: Clock
     ttl_ms: int = 0

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -23,6 +23,7 @@ from filestream.errors import (
     NotFoundError,
 )
 from filestream.partitions.catalog import Catalog
+from filestream.partitions.compaction import Chore, Compaction, CompactionSettings, compact
 from filestream.partitions.description import Description, read_description
 from filestream.partitions.event import Event
 from filestream.partitions.generations import Generations
@@ -33,6 +34,7 @@ from filestream.partitions.layout import (
     check_stream_name,
     store_key,
 )
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.positions import PositionLike
 from filestream.partitions.retention import Removal, apply_retention
 from filestream.partitions.scan import Scan
@@ -90,7 +92,8 @@ class Stream:
         clock: Clock,
         chance: random.Random,
     ) -> None:
-        self._storage = storage
+        # All but what is beside it: documents, and the description, are never packed.
+        self._storage = PackedStorage(storage)
         self._store = store
         self._description = description
         self._clock = clock
@@ -267,6 +270,38 @@ class Stream:
             now_ms=self._clock.now_ms(),
             dry_run=dry_run,
         )
+
+    def compact(
+        self,
+        *,
+        after: str | float = "10m",
+        grace: str | float = "1h",
+        pack_size: str | int = "64MiB",
+        dry_run: bool = False,
+        work: Callable[[Sequence[Chore]], Iterable[Compaction]] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Compaction:
+        """Put the small segments of finished partitions into packs, and remove what was packed before.
+
+        Nothing changes for readers, groups and checkpoints: every offset goes on to hold. May be
+        interrupted or killed at any point, and run at any time.
+
+        Args:
+            after: a partition is finished so long after its end; at least ``"1m"``.
+            grace: segments are removed by a later call, so long after they were packed: programs that
+                run with an older release do not know of packs.
+            pack_size: about so large; 1 MiB to 1 GiB, and read into memory at once.
+            dry_run: read everything, change nothing.
+            work: does the chores somewhere else; see ``filestream.consumers.spark.compaction``.
+            progress: told how many chores of how many are done.
+
+        Raises:
+            ConflictError: another process compacts the stream.
+            InvalidRequestError: a bad value.
+            CorruptDataError: a pack is damaged; what it was made from was not removed.
+        """
+        settings = CompactionSettings.parse(after, grace, pack_size, dry_run=dry_run)
+        return compact(self.view(), self._store, settings, work=work, progress=progress)
 
     def janitor(
         self,

@@ -18,7 +18,10 @@ from filestream.errors import (
     UnsupportedVersionError,
 )
 from filestream.partitions.catalog import Catalog
-from filestream.partitions.layout import Segment
+from filestream.partitions.layout import Pack, Segment
+from filestream.partitions.packed_storage import PackedStorage
+from filestream.partitions.packs import index_problem
+from filestream.partitions.packs import rebuild_index as remake_index
 from filestream.partitions.settled import survey_settled
 from filestream.partitions.snapshot import StreamView
 from filestream.segment_reader import SegmentReader, decode_block
@@ -75,6 +78,10 @@ def verify(
                 "damage", "missing event file", storage.url_of(key), 0, 0,
                 "its index or a later segment is there.",
             )  # fmt: skip
+        for pack in (pack for key in directory.keys for pack in storage.packs_in(key)):
+            yield from _verify_pack(
+                storage, pack, rebuild_ms=view.clock.now_ms() if rebuild_index else 0
+            )
         for problem in survey.problems:
             yield Finding("damage", "two files", storage.url_of(directory.keys[0]), 0, 0, problem)
         for segment in segments:
@@ -96,8 +103,26 @@ def verify(
                     raise failure from error
 
 
+def _verify_pack(storage: PackedStorage, pack: Pack, *, rebuild_ms: int) -> Iterator[Finding]:
+    """Check the index of a pack; the pack itself is read segment by segment, as any others."""
+    files = storage.inner
+    url = files.url_of(pack.index_key)
+    try:
+        problem = index_problem(files, pack)
+        if problem and rebuild_ms:
+            remake_index(files, pack, rebuild_ms)
+            storage.forget(pack)
+            yield Finding("note", "index rebuilt", url, 0, 0, f"there was a {problem}.")
+        elif problem:
+            yield Finding("suspect", problem, url, 0, 0, "rebuild it with verify --rebuild-index.")
+    except CorruptDataError as error:
+        yield Finding("damage", "damaged pack", error.url, error.position, 0, error.message)
+    except NotFoundError:
+        return  # Truncated or expired meanwhile: whoever reads its segments will find out.
+
+
 def verify_segment(
-    storage: Storage,
+    storage: PackedStorage,
     segment: Segment,
     *,
     stream_name: str,
@@ -252,10 +277,10 @@ class _Check:
 
 
 def _verify_index(
-    storage: Storage, segment: Segment, reader: SegmentReader, check: _Check, *, rebuild: bool
+    storage: PackedStorage, segment: Segment, reader: SegmentReader, check: _Check, *, rebuild: bool
 ) -> Iterator[Finding]:
     url = storage.url_of(segment.index_key)
-    if reader.header is None or not check.positions:
+    if reader.header is None or not check.positions or storage.holds(segment.data_key):
         return
     known = {position: (stamp, ordinal) for position, stamp, ordinal in check.positions}
     entries = reader.index()

@@ -34,9 +34,9 @@ from filestream.partitions.janitor import Janitor
 from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
 from filestream.partitions.layout import Offset
 from filestream.partitions.object_lane import ObjectLane
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.settings import StreamProperties
-from filestream.storage.base import Storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +95,7 @@ class StreamWriter:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: PackedStorage,
         store: PropertyStore,
         *,
         stream_name: str,

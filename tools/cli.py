@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "properties": "streams",
     "truncate": "streams",
     "retention": "streams",
+    "compact": "compact",
     "rm": "streams",
     "write": "events",
     "cat": "events",

@@ -106,6 +106,28 @@ class StreamMachine(RuleBasedStateMachine):
     def retention(self):
         self.stream.apply_retention()
 
+    @rule(target=offsets, name=st.sampled_from(["file.1", "z"]), count=st.integers(2, 4))
+    def append_and_roll(self, name, count):
+        found = []
+        for _ in range(count):
+            found.append(self._append_one(name))
+            self.roll(name)
+        return multiple(*found)
+
+    def _append_one(self, name):
+        body = b"%d:" % self.count
+        self.count += 1
+        offset = self._writer(name).append(body)
+        (stamp,) = [e.timestamp_ms for e in self.stream.read() if e.offset == offset]
+        row = (stamp, name, offset.sequence, offset.position, offset.index, body)
+        self.acknowledged.append(row)
+        return offset
+
+    @rule(grace=st.sampled_from([0, "1h"]))
+    def compact(self, grace):
+        self.clock.jump(4 * 3_600_000)
+        self.stream.compact(after="1m", grace=grace, pack_size="1MiB")
+
     @rule(offset=offsets)
     def read_from_an_offset(self, offset):
         if offset.generation != self.stream.generation:
@@ -141,5 +163,5 @@ class StreamMachine(RuleBasedStateMachine):
         assert rows == len(self.acknowledged)
 
 
-StreamMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+StreamMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestStream = StreamMachine.TestCase

@@ -22,6 +22,7 @@ from filestream.errors import (
     UnavailableError,
 )
 from filestream.partitions.generations import Generations
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.scan import Scan
 from filestream.partitions.snapshot import StreamView
 from filestream.partitions.writer import StreamWriter
@@ -573,7 +574,7 @@ class Faulty:
 
     def writer(self, writer_id="file.0"):
         return StreamWriter(
-            self.storage,
+            PackedStorage(self.storage),
             self.store,
             stream_name="faulty",
             properties=self.properties,
@@ -583,7 +584,7 @@ class Faulty:
         )
 
     def bodies(self, storage=None):
-        view = StreamView(storage or self.storage, self.generations, self.clock)
+        view = StreamView(PackedStorage(storage or self.storage), self.generations, self.clock)
         return [event.body for event in Scan(view, "start", "end").events()]
 
 
