@@ -27,7 +27,13 @@ from filestream.errors import (
 )
 from filestream.eventfile import looks_sealed
 from filestream.partitions.catalog import Catalog, PartitionDirectory
-from filestream.partitions.layout import Pack, Partition, Segment, parse_pack_file
+from filestream.partitions.layout import (
+    Pack,
+    Partition,
+    Segment,
+    parse_pack_file,
+    parse_segment_name,
+)
 from filestream.partitions.packs import (
     check_pack,
     check_segments,
@@ -35,7 +41,6 @@ from filestream.partitions.packs import (
     read_index,
     rebuild_index,
 )
-from filestream.partitions.settled import survey_settled
 from filestream.partitions.snapshot import StreamView
 from filestream.units import parse_duration_ms, parse_size_bytes
 
@@ -194,7 +199,8 @@ class Compactor:
             self._do(chore, done)
         except NotFoundError as error:
             generation = self._view.generations.current()
-            if generation.number != chore.partition.generation or self._is_packed(chore):
+            was_done = not chore.left and self._is_packed(chore)
+            if generation.number != chore.partition.generation or was_done:
                 return done
             failure = self._view.explain_missing(generation, error, chore.partition)
             if failure is not None:
@@ -217,24 +223,22 @@ class Compactor:
         if directory.keys != (partition.key,):
             return  # Padded by somebody else: not ours to rearrange.
         names = {entry.name for entry in self._files.list(partition.key)}
-        found = (parse_pack_file(partition.key, name) for name in names if name.endswith(".seg"))
-        packs = sorted(pack for pack, _ in filter(None, found))
+        packs: set[Pack] = set()
         loose: dict[str, list[int]] = {}
-        # What is settled is the stream; behind a gap that is not, nothing was acknowledged.
-        for segment in survey_settled(self._storage, directory).segments:
-            own = Segment(partition, segment.writer_id, segment.sequence)
-            if segment == own and not self._storage.holds(segment.data_key):
-                loose.setdefault(segment.writer_id, []).append(segment.sequence)
-        for pack in packs:
-            left = tuple(
-                sequence
-                for sequence in range(pack.first, pack.last + 1)
-                if Segment(partition, pack.writer_id, sequence).data_key.rpartition("/")[2] in names
-            )
-            if left:
-                yield Chore(partition, pack.writer_id, pack.first, pack.last, left)
+        for name in names:
+            if found := parse_pack_file(partition.key, name):
+                packs.add(found[0])
+            elif name.endswith(".dat") and (parsed := parse_segment_name(name)):
+                segment = Segment(partition, parsed[0], int(parsed[1]))
+                if segment.data_key == f"{partition.key}/{name}":
+                    loose.setdefault(segment.writer_id, []).append(segment.sequence)
+        for pack in sorted(packs):
+            there = set(loose.get(pack.writer_id, ()))
+            if left := there.intersection(range(pack.first, pack.last + 1)):
+                loose[pack.writer_id] = sorted(there - left)
+                yield Chore(partition, pack.writer_id, pack.first, pack.last, tuple(sorted(left)))
         for writer_id, sequences in sorted(loose.items()):
-            for first, last in _runs(sequences):
+            for first, last in _runs(sorted(sequences)):
                 yield Chore(partition, writer_id, first, last)
 
     def _is_packed(self, chore: Chore) -> bool:
@@ -325,6 +329,8 @@ def _pack(chore: Chore, start: int, parts: list[bytes]) -> Iterator[tuple[Pack, 
 
 def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
     """First and last of those that follow each other; ascending, and none too long."""
+    if not sequences:
+        return
     start = before = sequences[0]
     for sequence in sequences[1:]:
         if sequence != before + 1 or sequence - start >= _CHORE_SEGMENTS_MAX:

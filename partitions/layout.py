@@ -208,7 +208,8 @@ class Pack:
     """Two files that stand for the segments ``first`` to ``last`` of one writer.
 
     Attributes:
-        directory: path of the partition's directory below the stream.
+        directory: path of the partition's directory below the stream; empty for a storage whose
+            root that directory is.
     """
 
     directory: str
@@ -228,7 +229,7 @@ class Pack:
 
     @property
     def _key(self) -> str:
-        return f"{self.directory}/{self.writer_id}.{self.first:06d}-{self.last:06d}"
+        return _below(self.directory, f"{self.writer_id}.{self.first:06d}-{self.last:06d}")
 
     def covers(self, sequence: int) -> bool:
         """Whether it holds the segment with this sequence."""
@@ -242,9 +243,13 @@ def parse_pack_file(directory: str, name: str) -> tuple[Pack, str] | None:
         return None
     pack = Pack(directory, match[1], int(match[2]), int(match[3]))
     written = pack.data_key if match[4] == "seg" else pack.index_key
-    if pack.first > pack.last or written != f"{directory}/{name}":
+    if pack.first > pack.last or written != _below(directory, name):
         return None
     return pack, match[4]
+
+
+def _below(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -118,7 +118,8 @@ class PackedStorage(Storage):
                 writer_id: list(group)
                 for writer_id, group in groupby(packs, key=lambda pack: pack.writer_id)
             }
-        loose = [entry for entry in entries if self._pack_of(f"{prefix}/{entry.name}") is None]
+        folder = f"{prefix}/" if prefix else ""
+        loose = [entry for entry in entries if self._pack_of(f"{folder}{entry.name}") is None]
         held = {(pack.writer_id, s) for pack in packs for s in range(pack.first, pack.last + 1)}
         return [*loose, *(Entry(f"{writer}.{s:06d}.dat", False) for writer, s in held)]
 

@@ -53,6 +53,38 @@ def test_a_stream_from_creation_to_removal(home):
     run("info", url, code=3)
 
 
+def test_compaction(home):
+    """Small segments of a day that is over."""
+    url = f"{home}/clicks"
+    run("create", url, "-d", "1h", "-p", "linger=0")
+    made = [f"00001/1401408000.03600/w.{n:06d}" for n in range(4)]
+    line = json.dumps({"timestamp": "2014-05-30T00:00:01Z", "body": "old"})
+    for _ in made:
+        run("write", url, "--json", "-w", "w", data=line)
+    before = run("cat", url, "--json").stdout
+
+    planned = json.loads(run("compact", url, "--dry-run", "--json").stdout)
+    pack = "00001/1401408000.03600/w.000000-000003.seg"
+    assert [found["key"] for found in planned["packs"]] == [pack]
+    assert f"packed  {pack}  4 segments" in run("compact", url).stdout
+    done = run("compact", url)
+    assert done.stdout == "removed  0 segments that a pack holds\n"
+    assert "4 packed segments wait" in done.stderr
+    assert run("compact", url, "--grace", "0").stdout.startswith("removed  4 segments")
+    assert run("cat", url, "--json").stdout == before
+    assert run("verify", url).stdout == ""
+    # What was packed is shown as what it was.
+    shown = run("dump", f"{url}/{made[2]}.dat").stdout
+    assert shown.count(" E3 ") == 1
+    assert shown.count(" end ") == 1
+    shown = run("dump", f"{url}/{pack}").stdout
+    assert shown.count(" E3 ") == shown.count(" end ") == 4
+    shown = run("dump", f"{url}/{pack[:-4]}.idx").stdout
+    assert shown.count(" segment ") == 4
+    run("compact", url, "--after", "1s", code=2)
+    run("compact", f"{url}-not", code=3)
+
+
 @remote
 def test_doctor_tries_a_store(home):
     found = run("doctor", home).stdout

@@ -1,6 +1,7 @@
 """The command that packs small segments."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,8 @@ def _spark() -> Iterator["SparkSession"]:
         raise InvalidRequestError(
             f"{error}: pip install 'filestream-engine[spark]', or leave out --spark"
         ) from error
+    # Spark would take python3 from the PATH, which need not be this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("filestream compact").getOrCreate()
     try:
         yield spark

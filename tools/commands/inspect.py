@@ -12,7 +12,9 @@ from filestream import indexfile
 from filestream.blocks import Block, Chunk, End
 from filestream.codec import kernel
 from filestream.errors import CorruptDataError, InvalidRequestError
+from filestream.packfile import parse_index, walk
 from filestream.partitions import stream as streams
+from filestream.partitions.packed_storage import PackedStorage
 from filestream.segment_reader import decode_block, parse_header
 from filestream.storage.open import normalise_url, open_storage
 from filestream.tools import doctor as checks
@@ -27,12 +29,15 @@ from filestream.version import VERSION
 @click.option("--events", "shows_events", is_flag=True, help="Also the events of each block.")
 @json_option
 def dump(file: str, shows_events: bool, as_json_: bool) -> None:
-    """Show one raw .dat or .idx file block by block. Takes no lock, changes nothing."""
+    """Show one raw .dat, .seg or .idx file block by block. Takes no lock, changes nothing.
+
+    A .dat that compaction put into a pack is shown from there.
+    """
     folder, _, name = normalise_url(file).rpartition("/")
-    storage = open_storage(folder)
+    # What is in a pack can be shown by the name that it had.
+    storage = PackedStorage(open_storage(folder))
     data = storage.read(name, 0, storage.size(name))
-    is_index = name.endswith(".idx")
-    rows = _index_rows(file, data) if is_index else _block_rows(data, shows_events=shows_events)
+    rows = _rows(name, data, shows_events=shows_events)
     damaged = False
     for row in rows:
         damaged = damaged or row["what"] == "damage"
@@ -43,6 +48,29 @@ def dump(file: str, shows_events: bool, as_json_: bool) -> None:
             click.echo(f"{row['position']:>12}  {row['what']:<8} {rest}")
     if damaged:
         raise CorruptDataError("the file is damaged", url=storage.url_of(name))
+
+
+def _rows(name: str, data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
+    if data[:2] == b"P1":
+        yield from _pack_rows(data)
+    elif name.endswith(".idx"):
+        yield from _index_rows(name, data)
+    elif name.endswith(".seg"):
+        for start, size, _ in walk(data):
+            for row in _block_rows(data[start : start + size], shows_events=shows_events):
+                yield {**row, "position": row["position"] + start}
+    else:
+        yield from _block_rows(data, shows_events=shows_events)
+
+
+def _pack_rows(data: bytes) -> Iterator[dict[str, Any]]:
+    index = parse_index(data)
+    packed = format_timestamp(index.packed_at_ms)
+    yield {"what": "P1", "position": 0, "packed": packed, "segments": len(index.sizes)}
+    position = 0
+    for sequence, size in enumerate(index.sizes, index.first):
+        yield {"what": "segment", "position": position, "size": size, "sequence": sequence}
+        position += size
 
 
 def _block_rows(data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
