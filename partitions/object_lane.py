@@ -15,26 +15,22 @@ nothing behind it was acknowledged, and the writer fills it with an empty segmen
 
 import dataclasses
 import logging
-import random
 import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from filestream.clock import Clock
 from filestream.errors import ConflictError, FilestreamError, UnavailableError
 from filestream.partitions.appended import Placed, Run
 from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, encode_run
 from filestream.partitions.catalog import Catalog
-from filestream.partitions.generations import Generation, Generations
+from filestream.partitions.generations import Generation
+from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.layout import Partition, Segment
-from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.segment_heads import SegmentHeads
-from filestream.partitions.writer_ids import WriterClaim
 from filestream.segment_encoder import SegmentEncoder
-from filestream.settings import StreamProperties
 
-__all__ = ["Flight", "ObjectLane"]
+__all__ = ["ObjectLane"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +47,7 @@ class _Commit:
     data: bytes
 
 
-class Flight:
+class ObjectFlight:
     """Events on their way to the store; made by ``ObjectLane.begin``."""
 
     def __init__(
@@ -59,7 +55,7 @@ class Flight:
         lane: "ObjectLane",
         generation: Generation,
         batches: Sequence[Batch],
-        before: "Flight | None",
+        before: "ObjectFlight | None",
     ) -> None:
         self._lane = lane
         self._batches = batches
@@ -122,34 +118,31 @@ class Flight:
         """Return when it is over."""
         self._is_over.wait()
 
+    def land(self) -> None:
+        """See ``Flight``."""
+        self._lane.land(self)
 
-class ObjectLane:
+
+class ObjectLane(Lane):
     """Args:
-    claim: of the writer id.
+    site: where and as whom.
     """
 
-    def __init__(
-        self,
-        storage: PackedStorage,
-        generations: Generations,
-        *,
-        stream_name: str,
-        claim: WriterClaim,
-        properties: StreamProperties,
-        clock: Clock,
-        chance: random.Random,
-    ) -> None:
-        self._storage = storage
-        self._generations = generations
-        self._catalog = Catalog(storage)
-        self._claim = claim
-        self._properties = properties
-        self._heads = SegmentHeads(stream_name, properties, chance)
-        self._clock = clock
+    can_fly = True
+
+    def __init__(self, site: LaneSite) -> None:
+        self._storage = site.storage
+        self._generations = site.generations
+        self._catalog = Catalog(site.storage)
+        self._claim = site.claim
+        self._properties = site.properties
+        self.batch_size_max = site.properties.commit_size_bytes_max
+        self._heads = SegmentHeads(site.stream_name, site.properties, site.chance)
+        self._clock = site.clock
         self._begun_s = float("-inf")
         # Guards all below, and tells when a flight is over.
         self._air = threading.Condition()
-        self._flying: deque[Flight] = deque()
+        self._flying: deque[ObjectFlight] = deque()
         # Something went wrong: those in the air end, in order, and then all is looked up anew.
         self._is_stalled = True
         self._has_lost_id = False
@@ -163,7 +156,7 @@ class ObjectLane:
         linger_s = self._properties.linger_ms / 1000
         return self._begun_s + linger_s - self._clock.monotonic_s()
 
-    def begin(self, batches: Sequence[Batch]) -> Flight:
+    def begin(self, batches: Sequence[Batch]) -> ObjectFlight:
         """Lay events into segments; one caller at a time. Waits while too many are in the air.
 
         Raises:
@@ -182,13 +175,24 @@ class ObjectLane:
                 self._look_anew()
             generation = self._generation
             assert generation is not None
-            flight = Flight(self, generation, batches, self._flying[-1] if self._flying else None)
+            flight = ObjectFlight(
+                self, generation, batches, self._flying[-1] if self._flying else None
+            )
             flight.placed, flight.commits = self._lay(batches, generation)
             self._flying.append(flight)
         self._begun_s = self._clock.monotonic_s()
         return flight
 
-    def wait(self) -> None:
+    def write(self, batches: Sequence[Batch]) -> Placed:
+        """See ``Lane``."""
+        flight = self.begin(batches)
+        flight.is_sent = True
+        try:
+            return flight.finish()
+        finally:
+            flight.land()
+
+    def flush(self) -> None:
         """Return when nothing is in the air."""
         with self._air:
             self._air.wait_for(lambda: not self._flying)
@@ -198,8 +202,8 @@ class ObjectLane:
         with self._air:
             self._is_stalled = True
 
-    def land(self, flight: Flight) -> None:
-        """A flight is over, and everybody was told; called by whoever called ``finish``."""
+    def land(self, flight: ObjectFlight) -> None:
+        """A flight is over: somebody may wait for that."""
         with self._air:
             if flight in self._flying:
                 self._flying.remove(flight)

@@ -7,17 +7,13 @@ for, and rolls segments without traffic. It is started when first needed and joi
 """
 
 import asyncio
-import atexit
 import logging
-import os
 import random
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from filestream.clock import Clock
-from filestream.codec import EncodedEvent
 from filestream.coordination.base import PropertyStore
 from filestream.errors import (
     FencedError,
@@ -25,17 +21,21 @@ from filestream.errors import (
     InvalidRequestError,
     UnavailableError,
 )
+from filestream.partitions import open_writers
 from filestream.partitions.appended import AppendedOffsets, Placed
+from filestream.partitions.background import Background
 from filestream.partitions.drain import Drain, Work
+from filestream.partitions.file_lane import COMMIT_SIZE_BYTES, FileLane
 from filestream.partitions.flights import Flights
 from filestream.partitions.generations import Generations
 from filestream.partitions.intake import Body, Headers, Intake
 from filestream.partitions.janitor import Janitor
-from filestream.partitions.lane import COMMIT_SIZE_BYTES, Lane
+from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.layout import Offset
 from filestream.partitions.object_lane import ObjectLane
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.writer_ids import WriterClaim
+from filestream.partitions.writer_work import Append, Control, may_fly
 from filestream.settings import StreamProperties
 
 if TYPE_CHECKING:
@@ -47,44 +47,6 @@ logger = logging.getLogger(__name__)
 
 _QUEUE_SIZE_BYTES: Final = 16 << 20
 _CLOSED: Final = "the writer is closed: open another with stream.writer()"
-
-
-class _Append(Work):
-    """Events of one call, and where they went."""
-
-    __slots__ = ("events", "is_loose", "placed", "start", "timestamps_ms")
-
-    def __init__(
-        self,
-        events: list[EncodedEvent],
-        timestamps_ms: list[int | None] | None,
-        size: int,
-        *,
-        is_loose: bool = False,
-    ) -> None:
-        super().__init__(size)
-        self.events = events
-        self.timestamps_ms = timestamps_ms
-        # Nobody waits for it: more events may join until it is taken.
-        self.is_loose = is_loose
-        # Where its events and those of other calls went, and which of them is its first.
-        self.placed = Placed((), None)
-        self.start = 0
-
-    @property
-    def offsets(self) -> AppendedOffsets:
-        """Of its events; made on the caller's thread, not on the leader's."""
-        return AppendedOffsets(self.placed, self.start, len(self.events))
-
-
-class _Control(Work):
-    """A step that must not run beside an append: flush, look, roll or close; "pass" may."""
-
-    __slots__ = ("what",)
-
-    def __init__(self, what: str) -> None:
-        super().__init__(is_urgent=True)
-        self.what = what
 
 
 class StreamWriter:
@@ -109,43 +71,36 @@ class StreamWriter:
         self._clock = clock
         self._intake = Intake(properties, clock)
         self._claim = WriterClaim(store, writer_id)
-        # Only the leader of the drain calls it.
-        kind = Lane if storage.can_append else ObjectLane
-        self._lane: Lane | ObjectLane = kind(
+        site = LaneSite(
             storage,
             Generations(store, storage.url),
-            stream_name=stream_name,
-            claim=self._claim,
-            properties=properties,
-            clock=clock,
-            chance=chance,
+            stream_name,
+            self._claim,
+            properties,
+            clock,
+            chance,
         )
-        lane = self._lane
+        # Only the leader of the drain calls it.
+        self._lane: Lane = FileLane(site) if storage.can_append else ObjectLane(site)
         self._drain = Drain(
             self._perform,
-            batch_size_max=(
-                COMMIT_SIZE_BYTES if isinstance(lane, Lane) else properties.commit_size_bytes_max
-            ),
-            wake_background=self._wake_background,
-            pause_s=None if isinstance(lane, Lane) else lane.pause_s,
+            batch_size_max=self._lane.batch_size_max,
+            wake_background=lambda: self._background.wake(),
+            pause_s=self._lane.pause_s if self._lane.can_fly else None,
             clock=clock,
+        )
+        self._background = Background(
+            f"filestream-writer-{self.writer_id}", self._drain, self._lane, clock, self._look
         )
         self._flights = Flights(f"filestream-commit-{self.writer_id}")
         # Touched by one thread at a time: what became of events that nobody waited for.
         self._lost_count = 0
         self._lost_error: FilestreamError | None = None
         self._is_sealed = False
-        # Guards the four below and carries the thread's wake-ups.
-        self._wake = threading.Condition(threading.RLock())
-        self._background: threading.Thread | None = None
+        self._closing = threading.Lock()
         self._is_closing = False
-        self._is_closed = False
-        self._has_no_thread = False
         self._janitor = None if janitor is None else janitor.start()
-        _writers.add(self)
-        # Last registered, first run: a close still needs its connections.
-        atexit.unregister(_close_forgotten_writers)
-        atexit.register(_close_forgotten_writers)
+        open_writers.add(self)
 
     @property
     def writer_id(self) -> str:
@@ -176,9 +131,9 @@ class StreamWriter:
             FencedError: the writer was made before a fork, by the parent.
         """
         event = self._intake.encode(body, headers)
-        work = _Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
+        work = Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
         self._drain.run(work)
-        return work.placed.offset(work.start)
+        return work.offset
 
     def append_many(
         self,
@@ -220,7 +175,7 @@ class StreamWriter:
         stamp = None if timestamp_ms is None else self._intake.check_timestamp(timestamp_ms)
 
         def extend(work: Work) -> int:
-            if not isinstance(work, _Append) or not work.is_loose or work.size > COMMIT_SIZE_BYTES:
+            if not isinstance(work, Append) or not work.is_loose or work.size > COMMIT_SIZE_BYTES:
                 return -1
             assert work.timestamps_ms is not None
             work.events.append(event)
@@ -229,9 +184,9 @@ class StreamWriter:
             return len(event)
 
         if not self._drain.extend_last(extend):
-            self._post(_Append([event], [stamp], len(event), is_loose=True))
+            self._post(Append([event], [stamp], len(event), is_loose=True))
         if self._drain.queued_size > _QUEUE_SIZE_BYTES:
-            self._drain.run(_Control("pass"))
+            self._drain.run(Control("pass"))
 
     def flush(self) -> None:
         """Return when everything appended so far is safe at the acknowledgement level.
@@ -239,16 +194,16 @@ class StreamWriter:
         Raises:
             UnavailableError: events of ``append_nowait`` were lost since the last flush.
         """
-        self._drain.run(_Control("flush"))
+        self._drain.run(Control("flush"))
 
     async def append_async(
         self, body: Body, headers: Headers = None, timestamp_ms: int | None = None
     ) -> Offset:
         """``append`` for tasks: many tasks share one sync, and none blocks the event loop."""
         event = self._intake.encode(body, headers)
-        work = _Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
+        work = Append([event], self._intake.check_timestamps(timestamp_ms, 1), len(event))
         await self._run_async(work)
-        return work.placed.offset(work.start)
+        return work.offset
 
     async def append_many_async(
         self,
@@ -263,7 +218,7 @@ class StreamWriter:
 
     async def flush_async(self) -> None:
         """``flush`` for tasks."""
-        await self._run_async(_Control("flush"))
+        await self._run_async(Control("flush"))
 
     def append_table(self, table: "pa.Table | pa.RecordBatch | object") -> AppendedOffsets:
         """Append the rows of Arrow data.
@@ -286,7 +241,7 @@ class StreamWriter:
 
     def roll(self) -> None:
         """Seal the open segment now; the next event begins another."""
-        self._drain.run(_Control("roll"))
+        self._drain.run(Control("roll"))
 
     def close(self) -> None:
         """Write what is queued, seal the open segment, give the writer id back.
@@ -294,12 +249,12 @@ class StreamWriter:
         Raises:
             UnavailableError: events of ``append_nowait`` were lost since the last flush.
         """
-        with self._wake:
+        with self._closing:
             if self._is_closing:
                 return
             self._is_closing = True
         try:
-            self._drain.run(_Control("close"))
+            self._drain.run(Control("close"))
         except BaseException:
             if not self._is_sealed:
                 # Interrupted before the step was done: the writer is open, and keeps its id.
@@ -310,17 +265,12 @@ class StreamWriter:
         self._let_go()
 
     def _let_go(self) -> None:
-        with self._wake:
-            self._is_closed = True
-            self._wake.notify_all()
-        background = self._background
-        if background is not None:
-            background.join()
+        self._background.stop()
         self._flights.close()
         if self._janitor is not None:
             self._janitor.close()
         self._claim.close()
-        _writers.discard(self)
+        open_writers.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -337,10 +287,10 @@ class StreamWriter:
         self,
         events: Iterable[Body | tuple[Body, Headers]],
         timestamps_ms: Iterable[int] | int | None,
-    ) -> _Append:
+    ) -> Append:
         encoded = self._intake.encode_many(events)
         stamps = self._intake.check_timestamps(timestamps_ms, len(encoded))
-        return _Append(encoded, stamps, sum(map(len, encoded)))
+        return Append(encoded, stamps, sum(map(len, encoded)))
 
     async def _run_async(self, work: Work) -> None:
         work.future = asyncio.get_running_loop().create_future()
@@ -350,12 +300,16 @@ class StreamWriter:
     def _post(self, work: Work) -> None:
         """Leave work to the background thread, which must be alive for that."""
         self._drain.post(work)
-        if self._background is None or not self._background.is_alive():
-            self._wake_background()
-            if self._has_no_thread:
+        if not self._background.is_alive:
+            self._background.wake()
+            if self._background.has_no_thread:
                 self._drain.fail_background(UnavailableError("no thread can be started."))
 
     # -- on the leader's thread --------------------------------------------------------------
+
+    def _look(self) -> None:
+        if not self._is_closing:
+            self._drain.run(Control("look"))
 
     def _perform(self, batch: Sequence[Work]) -> bool:
         """Do a batch in order: runs of appends together, each control step by itself.
@@ -363,18 +317,17 @@ class StreamWriter:
         Returns:
             Whether it was only begun.
         """
-        lane = self._lane
-        if isinstance(lane, ObjectLane) and all(map(_may_fly, batch)):
-            return self._begin(lane, batch)
-        appends: list[_Append] = []
+        if self._lane.can_fly and all(map(may_fly, batch)):
+            return self._begin(batch)
+        appends: list[Append] = []
         for work in batch:
-            if isinstance(work, _Append):
+            if isinstance(work, Append):
                 appends.append(work)
                 continue
             if appends:
                 self._write(appends)
                 appends = []
-            assert isinstance(work, _Control)
+            assert isinstance(work, Control)
             try:
                 self._control(work.what)
             except FilestreamError as error:
@@ -383,15 +336,15 @@ class StreamWriter:
             self._write(appends)
         return False
 
-    def _begin(self, lane: ObjectLane, batch: Sequence[Work]) -> bool:
+    def _begin(self, batch: Sequence[Work]) -> bool:
         """Let the appends of a batch fly; they are told when they have landed."""
-        works = [work for work in batch if isinstance(work, _Append)]
+        works = [work for work in batch if isinstance(work, Append)]
         if not works:
             return False
         batch = list(batch)
         try:
             self._check_unsealed()
-            flight = lane.begin([(work.events, work.timestamps_ms) for work in works])
+            flight = self._lane.begin([(work.events, work.timestamps_ms) for work in works])
         except FilestreamError as error:
             self._fail(works, error)
             return False
@@ -404,33 +357,25 @@ class StreamWriter:
                 self._fail(works, UnavailableError(f"the writing thread failed: {error!r}"))
                 raise
             finally:
-                lane.land(flight)
+                flight.land()
                 self._drain.complete(batch)
 
         flight.is_sent = True
         self._flights.send(fly)
         return True
 
-    def _write(self, works: Sequence[_Append]) -> None:
+    def _write(self, works: Sequence[Append]) -> None:
         batches = [(work.events, work.timestamps_ms) for work in works]
-        lane = self._lane
 
         def write() -> Placed:
             self._check_unsealed()
-            if isinstance(lane, Lane):
-                return lane.write(batches)
-            flight = lane.begin(batches)
-            flight.is_sent = True
-            try:
-                return flight.finish()
-            finally:
-                lane.land(flight)
+            return self._lane.write(batches)
 
         self._land(works, write)
-        if self._background is None and not self._has_no_thread:
-            self._wake_background()  # A segment is open: somebody must roll it in time.
+        if not self._background.is_there and not self._background.has_no_thread:
+            self._background.wake()  # A segment is open: somebody must roll it in time.
 
-    def _land(self, works: Sequence[_Append], write: Callable[[], Placed]) -> None:
+    def _land(self, works: Sequence[Append], write: Callable[[], Placed]) -> None:
         try:
             placed = write()
         except FilestreamError as error:
@@ -449,7 +394,7 @@ class StreamWriter:
         if self._is_sealed:
             raise InvalidRequestError(_CLOSED)
 
-    def _fail(self, works: Sequence[_Append], error: FilestreamError) -> None:
+    def _fail(self, works: Sequence[Append], error: FilestreamError) -> None:
         for work in works:
             # An own exception for each thread: a traceback must not be shared.
             work.error = type(error)(str(error))
@@ -459,14 +404,12 @@ class StreamWriter:
                 self._lost_count += len(work.events)
 
     def _control(self, what: str) -> None:
-        lane = self._lane
         if what == "look":
             self._flush()
-            if isinstance(lane, Lane):
-                lane.look()
+            self._lane.look()
         elif what == "roll":
             self._flush()
-            self._seal("asked")
+            self._lane.seal("asked")
         elif what == "flush":
             self._flush()
             self._report_lost()
@@ -475,19 +418,13 @@ class StreamWriter:
             self._drain.close(InvalidRequestError(_CLOSED))
             self._is_sealed = True
             self._flush()
-            self._seal("close")
+            self._lane.seal("close")
+            self._lane.close()
             self._report_lost()
-
-    def _seal(self, reason: str) -> None:
-        if isinstance(self._lane, Lane):
-            self._lane.seal(reason)
 
     def _flush(self) -> None:
         try:
-            if isinstance(self._lane, Lane):
-                self._lane.flush()
-            else:
-                self._lane.wait()
+            self._lane.flush()
         except FilestreamError as error:
             self._lost_error = error
             self._lost_count += 1
@@ -498,92 +435,16 @@ class StreamWriter:
         if error is not None:
             raise type(error)(f"events were lost that nobody waited for. count={count} {error}")
 
-    # -- the background thread ---------------------------------------------------------------
-
-    def _wake_background(self) -> None:
-        with self._wake:
-            if self._background is None or not self._background.is_alive():
-                background = threading.Thread(
-                    target=self._run_background,
-                    name=f"filestream-writer-{self.writer_id}",
-                    daemon=True,
-                )
-                try:
-                    background.start()
-                except RuntimeError as error:
-                    logger.warning("no thread can be started, so segments roll late: %s", error)
-                    self._has_no_thread = True
-                    return
-                self._has_no_thread = False
-                self._background = background
-            self._wake.notify_all()
-
-    def _run_background(self) -> None:
-        try:
-            while self._lead_or_look():
-                pass
-        finally:
-            # Whatever ended this thread: work that waits for it gets another one.
-            with self._wake:
-                self._background = None
-                if self._drain.needs_background:
-                    self._wake_background()
-
-    def _lead_or_look(self) -> bool:
-        lane = self._lane
-        with self._wake:
-            if not self._drain.needs_background:
-                if self._is_closed:
-                    return False
-                self._clock.wait(self._wake, lane.next_look_s() if isinstance(lane, Lane) else None)
-        self._drain.lead_in_background()
-        try:
-            if isinstance(lane, Lane) and not self._is_closing and lane.is_look_due():
-                self._drain.run(_Control("look"))
-        except FilestreamError as error:
-            logger.warning("writer could not look after its segment: %s", error)
-        return True
-
-    def _forget_parent(self) -> None:
+    def forget_parent(self) -> None:
         """In a forked child: the files, locks and threads are the parent's."""
         self._drain.forget_parent(
             FencedError("this writer belongs to the parent process: open another in the child")
         )
-        self._wake = threading.Condition()
-        self._background = None
-        self._is_closing = self._is_closed = True
+        self._background.forget_parent()
+        self._closing = threading.Lock()
+        self._is_closing = True
         if self._janitor is not None:
             self._janitor.forget()
-        if isinstance(self._lane, Lane):
-            self._lane.abandon()
-        else:
-            self._lane.forget_parent()
-            self._flights.forget_parent()
+        self._lane.forget_parent()
+        self._flights.forget_parent()
         self._claim.close()
-
-
-def _may_fly(work: Work) -> bool:
-    return isinstance(work, _Append) or (isinstance(work, _Control) and work.what == "pass")
-
-
-# Weak, so that a writer that was dropped without close can go.
-_writers: "weakref.WeakSet[StreamWriter]" = weakref.WeakSet()
-
-
-def _forget_writers_of_parent() -> None:
-    for writer in list(_writers):
-        writer._forget_parent()
-
-
-def _close_forgotten_writers() -> None:
-    """At the end of the interpreter: what was appended without waiting must not vanish."""
-    for writer in list(_writers):
-        logger.warning("writer was not closed, closing it now: %r", writer)
-        try:
-            writer.close()
-        except FilestreamError as error:
-            logger.error("events were lost: %s", error)  # noqa: TRY400 - nobody is left to raise to
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_writers_of_parent)
