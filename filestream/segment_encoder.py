@@ -10,7 +10,7 @@ from filestream.codec import EncodedEvent, read_signed
 
 __all__ = ["Acknowledgement", "SegmentEncoder", "SegmentFormat", "SegmentOptions"]
 
-Acknowledgement = Literal["memory", "os", "disk", "object"]
+Acknowledgement = Literal["memory", "os", "disk", "object", "journal"]
 SegmentFormat = Literal["E3", "E2"]
 
 _INDEX_INTERVAL_MS: Final = 10_000

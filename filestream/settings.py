@@ -43,13 +43,16 @@ class StreamProperties:
         segment_idle_ms_max: a segment without traffic for longer is sealed.
         acknowledgement: what a returned ``append`` survives: ``"disk"`` a power cut,
             ``"os"`` the death of the process, ``"memory"`` nothing; on an object store
-            ``"object"``: what the store survives.
+            ``"object"``: what the store survives; or ``"journal"``: a power cut of this machine, as
+            long as its disk is there and the writer is opened there again.
         linger_ms: on an object store, at least so long lies between the beginnings of two commits
             of a writer, because each costs money; the first after a pause begins at once.
         commit_size_bytes_max: on an object store, so much is committed without waiting; larger
             batches are cut.
         commits_in_flight_max: on an object store, so many commits may be under way; they are
             acknowledged in order.
+        ship_interval_ms_max: with a journal, events are in the store no later than this and the time
+            that the store takes.
         compression: of blocks: ``"none"`` or ``"zstd"``.
     """
 
@@ -68,6 +71,7 @@ class StreamProperties:
     linger_ms: int = 250
     commit_size_bytes_max: int = 8 << 20
     commits_in_flight_max: int = 4
+    ship_interval_ms_max: int = 1000
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,10 +99,13 @@ class StreamProperties:
         _check_range("linger_ms", self.linger_ms, 0, 60_000)
         _check_range("commit_size_bytes_max", self.commit_size_bytes_max, 4 << 10, 1 << 30)
         _check_range("commits_in_flight_max", self.commits_in_flight_max, 1, 64)
+        _check_range("ship_interval_ms_max", self.ship_interval_ms_max, 100, 3_600_000)
         for name in ("segment_age_ms_max", "segment_idle_ms_max"):
             _check_range(name, getattr(self, name), 100, 366 * 86_400_000)
         if self.format == "E2" and self.compression != "none":
             raise InvalidRequestError("E2 files know no compression.")
+        if self.format == "E2" and self.acknowledgement == "journal":
+            raise InvalidRequestError("a journal needs format E3: E2 files have no checksums.")
 
     @classmethod
     def parse(cls, given: Mapping[str, object]) -> "StreamProperties":

@@ -149,7 +149,7 @@ class FileLane(Lane):
                 f"the writer id was lost with the session, and taken by another process; the events "
                 f"may be in the stream. {error}"
             ) from error
-        followed = self._catalog.next_sequence(segment.partition, segment.writer_id)
+        followed = self._next_sequence(segment.partition, segment.writer_id)
         if not is_same or followed != segment.sequence + 1:
             self.abandon()
             raise UnavailableError(
@@ -297,13 +297,16 @@ class FileLane(Lane):
         if not self._claim.is_held:
             self._claim.renew()
         writer_id = self._claim.writer_id
-        sequence = self._catalog.next_sequence(partition, writer_id)
+        sequence = self._next_sequence(partition, writer_id)
         segment = Segment(partition, writer_id, sequence)
         file = self._open(segment)
         self._file, self._segment = file, segment
         now_s = self._clock.monotonic_s()
         self._age = SegmentAge(now_s, now_s, partition.end_ms)
         return file, segment
+
+    def _next_sequence(self, partition: Partition, writer_id: str) -> int:
+        return self._catalog.next_sequence(partition, writer_id)
 
     def _open(self, segment: Segment) -> SegmentWriter:
         logger.debug("segment opened: %s", segment.key)

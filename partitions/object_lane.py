@@ -23,7 +23,7 @@ from typing import Final
 from filestream.errors import ConflictError, FilestreamError, UnavailableError
 from filestream.partitions.appended import Placed, Run
 from filestream.partitions.arrange import Batch, Portion, arrange, blocks_of, encode_run
-from filestream.partitions.catalog import Catalog
+from filestream.partitions.gaps import following_sequence
 from filestream.partitions.generations import Generation
 from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.layout import Partition, Segment
@@ -133,7 +133,6 @@ class ObjectLane(Lane):
     def __init__(self, site: LaneSite) -> None:
         self._storage = site.storage
         self._generations = site.generations
-        self._catalog = Catalog(site.storage)
         self._claim = site.claim
         self._properties = site.properties
         self.batch_size_max = site.properties.commit_size_bytes_max
@@ -351,20 +350,10 @@ class ObjectLane(Lane):
         known = self._next.get(partition)
         if known is not None:
             return known
-        writer_id = self._claim.writer_id
-        taken = self._catalog.sequences(partition, writer_id)
-        following = max(taken, default=-1) + 1
-        for sequence in range(following):
-            if sequence not in taken:
-                self._fill(Segment(partition, writer_id, sequence))
-        return following
-
-    def _fill(self, segment: Segment) -> None:
-        """An empty segment where a commit never arrived; if it did meanwhile, all the better."""
-        head = self._heads.head(segment, segment.sequence)
-        empty = SegmentEncoder(head, self._heads.options).whole(self._clock.now_ms())
-        try:
-            self._storage.put_if_absent(segment.data_key, empty)
-        except ConflictError:
-            return
-        logger.info("filled a gap that a failed commit left: %s", segment.key)
+        return following_sequence(
+            self._storage,
+            self._heads,
+            partition,
+            self._claim.writer_id,
+            now_ms=self._clock.now_ms(),
+        )

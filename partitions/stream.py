@@ -29,6 +29,7 @@ from filestream.partitions.event import Event
 from filestream.partitions.generations import Generations
 from filestream.partitions.growth import GrowthWatch
 from filestream.partitions.janitor import Janitor
+from filestream.partitions.journal import JournalPlace, Journals, default_root, journals_of
 from filestream.partitions.layout import (
     DESCRIPTION_KEY,
     check_stream_name,
@@ -158,7 +159,12 @@ class Stream:
         return self._parse_properties(self._store.update(_PROPERTIES, change))
 
     def writer(
-        self, writer_id: str | None = None, *, retention_every: str | float | None = None
+        self,
+        writer_id: str | None = None,
+        *,
+        retention_every: str | float | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        take_over: bool = False,
     ) -> StreamWriter:
         """Open a writer; use it with ``with``, share it among the threads of the process.
 
@@ -167,9 +173,15 @@ class Stream:
                 ``file.1``, ... that no living process holds.
             retention_every: apply retention and ttl so often (``"10m"``), if no other process does;
                 see ``janitor``.
+            journal: directory for journals, at level ``journal``; on a disk of this machine that is
+                there after a restart. None takes ``FILESTREAM_JOURNAL`` from the environment, or
+                ``~/.local/state/filestream/journals``. Events that an earlier writer with this id
+                left in it go to the store before this returns.
+            take_over: give up the events of a journal that is somewhere else, such as on a machine
+                that was lost.
 
         Raises:
-            ConflictError: another living process writes under this id.
+            ConflictError: another living process writes under this id, or its journal is not here.
             NotFoundError: the stream was deleted.
         """
         self._generations.current()
@@ -180,7 +192,9 @@ class Stream:
             properties=self.properties,
             clock=self._clock,
             chance=self._chance,
+            journals=Journals(self._store, journal or default_root(os.environ), self.id, self.url),
             writer_id=writer_id,
+            take_over=take_over,
             janitor=None if retention_every is None else self.janitor(every=retention_every),
         )
 
@@ -336,6 +350,10 @@ class Stream:
         """
         size = parse_size_bytes(threshold)
         return GrowthWatch(self.view(), size, since=since, timeout=timeout)
+
+    def journals(self) -> list[JournalPlace]:
+        """Journals that may hold events which are not in the store yet, on whatever machine."""
+        return journals_of(self._store, self.url)
 
     def summary(self) -> Summary:
         """Counts, sizes and times of what is there, from footers and heads of blocks."""

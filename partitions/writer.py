@@ -25,14 +25,15 @@ from filestream.partitions import open_writers
 from filestream.partitions.appended import AppendedOffsets, Placed
 from filestream.partitions.background import Background
 from filestream.partitions.drain import Drain, Work
-from filestream.partitions.file_lane import COMMIT_SIZE_BYTES, FileLane
+from filestream.partitions.file_lane import COMMIT_SIZE_BYTES
 from filestream.partitions.flights import Flights
 from filestream.partitions.generations import Generations
 from filestream.partitions.intake import Body, Headers, Intake
 from filestream.partitions.janitor import Janitor
+from filestream.partitions.journal import Journals
 from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.layout import Offset
-from filestream.partitions.object_lane import ObjectLane
+from filestream.partitions.open_lane import open_lane
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.partitions.writer_work import Append, Control, may_fly
@@ -64,13 +65,17 @@ class StreamWriter:
         properties: StreamProperties,
         clock: Clock,
         chance: random.Random,
+        journals: Journals,
         writer_id: str | None = None,
+        take_over: bool = False,
         janitor: Janitor | None = None,
     ) -> None:
         self._url = storage.url
         self._clock = clock
         self._intake = Intake(properties, clock)
-        self._claim = WriterClaim(store, writer_id)
+        self._claim = WriterClaim(
+            store, writer_id, lambda name: storage.can_append or not journals.is_elsewhere(name)
+        )
         site = LaneSite(
             storage,
             Generations(store, storage.url),
@@ -81,7 +86,11 @@ class StreamWriter:
             chance,
         )
         # Only the leader of the drain calls it.
-        self._lane: Lane = FileLane(site) if storage.can_append else ObjectLane(site)
+        try:
+            self._lane: Lane = open_lane(site, store, journals, take_over=take_over)
+        except BaseException:
+            self._claim.close()
+            raise
         self._drain = Drain(
             self._perform,
             batch_size_max=self._lane.batch_size_max,
@@ -419,8 +428,10 @@ class StreamWriter:
             self._is_sealed = True
             self._flush()
             self._lane.seal("close")
-            self._lane.close()
-            self._report_lost()
+            try:
+                self._lane.close()
+            finally:
+                self._report_lost()
 
     def _flush(self) -> None:
         try:

@@ -5,6 +5,7 @@ is merely stopped is not. Where claims hang on a session with a server, one may 
 ``is_held`` tells, and ``renew`` takes the id back, or another.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from filestream.coordination.base import PropertyStore
@@ -23,6 +24,7 @@ class WriterClaim:
     Args:
         store: of the stream.
         wanted: the id; None takes the first ``file.N`` that is free.
+        may_use: says of an id that is free, and was not asked for, whether to take it.
 
     Attributes:
         writer_id: what is held, or was when the session was lost.
@@ -31,8 +33,14 @@ class WriterClaim:
         ConflictError: another living process holds the id.
     """
 
-    def __init__(self, store: PropertyStore, wanted: str | None) -> None:
+    def __init__(
+        self,
+        store: PropertyStore,
+        wanted: str | None,
+        may_use: Callable[[str], bool] = lambda _: True,
+    ) -> None:
         self._store = store
+        self._may_use = may_use
         self._is_wanted = wanted is not None
         self.writer_id = check_writer_id(wanted) if wanted is not None else ""
         self._lock = self._claim(self.writer_id) if wanted is not None else self._claim_any()
@@ -85,6 +93,8 @@ class WriterClaim:
                 lock = self._store.claim(f"writers/file.{number}")
             except ConflictError:
                 continue
-            self.writer_id = f"file.{number}"
-            return lock
+            if self._may_use(f"file.{number}"):
+                self.writer_id = f"file.{number}"
+                return lock
+            lock.close()
         raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")

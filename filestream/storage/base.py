@@ -24,6 +24,7 @@ from typing import Final, Self
 from filestream.errors import FencedError, InvalidRequestError
 
 __all__ = [
+    "JOURNAL_SURVIVES",
     "Appender",
     "Entry",
     "ForkGuard",
@@ -35,6 +36,11 @@ __all__ = [
     "check_key",
 ]
 
+# Of the level "journal", which is the same wherever files are put whole.
+JOURNAL_SURVIVES: Final = (
+    "a power cut of the writer's machine, but not the loss of its disk before the events are in the "
+    "store: an append returns after the sync of a local journal"
+)
 _KEY_SIZE_MAX: Final = 4096
 _NAME_SIZE_MAX: Final = 255
 

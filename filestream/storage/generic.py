@@ -19,7 +19,7 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Appender, Entry, Storage, check_key
+from filestream.storage.base import JOURNAL_SURVIVES, Appender, Entry, Storage, check_key
 
 __all__ = ["GenericStorage", "is_known_scheme"]
 
@@ -42,7 +42,10 @@ class GenericStorage(Storage):
 
     can_append = False
     levels = MappingProxyType(
-        {"object": "what the file system behind fsspec survives, of which it says nothing"}
+        {
+            "object": "what the file system behind fsspec survives, of which it says nothing",
+            "journal": JOURNAL_SURVIVES,
+        }
     )
     # Nobody can say: fsspec has no word for it.
     is_durable = False

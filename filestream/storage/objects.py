@@ -27,7 +27,14 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.storage.base import Appender, Entry, ForkGuard, ReplacingStorage, check_key
+from filestream.storage.base import (
+    JOURNAL_SURVIVES,
+    Appender,
+    Entry,
+    ForkGuard,
+    ReplacingStorage,
+    check_key,
+)
 
 __all__ = ["ObjectStorage"]
 
@@ -73,7 +80,8 @@ class ObjectStorage(ReplacingStorage):
     can_append = False
     levels = MappingProxyType(
         {
-            "object": "what the store survives: an append returns after its answer to the whole object"
+            "object": "what the store survives: an append returns after its answer to the whole object",
+            "journal": JOURNAL_SURVIVES,
         }
     )
 

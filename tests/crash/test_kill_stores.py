@@ -82,10 +82,24 @@ def check(found, acknowledged):
 
 @remote
 def test_kills_and_stops_lose_invent_and_reorder_nothing(make, seed):
+    kill_again_and_again(make("s", segment_size="64KiB", linger="5ms"), seed, CYCLES)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("home", ["s3"], indirect=True)
+def test_kills_and_stops_of_writers_with_a_journal(make, seed, monkeypatch, tmp_path):
+    """What was acknowledged and not shipped is there when the writer has come back."""
+    monkeypatch.setenv("FILESTREAM_JOURNAL", str(tmp_path / "journals"))
+    stream = make("s", acknowledgement="journal", ship_interval="100ms", commit_size="16KiB")
+    kill_again_and_again(stream, seed, CYCLES // 4)
+    assert [place.writer_id for place in stream.journals()] == []
+
+
+def kill_again_and_again(stream, seed, cycles):
     chance = random.Random(seed)
-    stream = make("s", segment_size="64KiB", linger="5ms")
+    has_journal = stream.properties.acknowledgement == "journal"
     acknowledged = []
-    for cycle in range(CYCLES):
+    for cycle in range(cycles):
         receiver, sender = pipe()
         process = start(produce_for_ever, stream.url, cycle, sender)
         sender.close()
@@ -97,7 +111,7 @@ def test_kills_and_stops_lose_invent_and_reorder_nothing(make, seed):
             os.kill(process.pid, signal.SIGSTOP)
             found = {event.body for event in stream.read("-200")}
             acks += received(receiver)
-            assert found
+            assert found or has_journal
             os.kill(process.pid, signal.SIGCONT)
         kill(process)
         process.join(30)
@@ -105,9 +119,10 @@ def test_kills_and_stops_lose_invent_and_reorder_nothing(make, seed):
         receiver.close()
         acknowledged += bodies_of(cycle, acks)
 
+    stream.writer("mine").close()
     found = [event.body for event in stream.read()]
     check(found, acknowledged)
-    print(f"cycles={CYCLES} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
+    print(f"cycles={cycles} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
     assert [f for f in stream.verify() if f.level == "damage"] == []
 
 

@@ -20,6 +20,7 @@ from filestream.errors import (
 from filestream.packfile import encode_index, parse_index
 from filestream.partitions.compaction import CompactionSettings, Compactor, compact
 from filestream.partitions.generations import Generations
+from filestream.partitions.journal import Journals
 from filestream.partitions.layout import Pack, Partition, Segment
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.packs import put_pack
@@ -197,7 +198,6 @@ class TestWhatIsPacked:
         finish(stream)
         done = stream.compact(grace=0, pack_size="1MiB")
         assert ([pack.segments for pack in done.packs], done.refused) == ([2], [])
-        stream.delete()
 
     def test_damage_is_left_where_it_is_and_named(self, stream, tmp_path):
         fill(stream, writers=1, segments=5)
@@ -401,6 +401,7 @@ class Bare:
             with StreamWriter(
                 PackedStorage(self.storage), self.store, stream_name="s", properties=properties,
                 clock=self.clock, chance=random.Random(1), writer_id=name,
+                journals=Journals(self.store, "nowhere", "id", "url"),
             ) as writer:  # fmt: skip
                 for number in range(6):
                     writer.append(b"%d" % number)
@@ -465,8 +466,7 @@ class TestASleeper:
         with filestream.open(url, clock=clock).writer("mine") as heir:
             for number in range(5):
                 heir.append(b"heir %d" % number)
-        yield writer
-        self.stream.delete()
+        return writer
 
     def test_may_not_take_the_name_of_what_was_removed(self, sleeper):
         finish(self.stream)
@@ -535,6 +535,7 @@ def test_a_sleeper_may_not_make_a_file_of_that_name_either():
         StreamWriter(
             PackedStorage(bare.storage), bare.store, stream_name="s", properties=properties,
             clock=bare.clock, chance=random.Random(1), writer_id="a",
+            journals=Journals(bare.store, "nowhere", "id", "url"),
         ) as writer,
         pytest.raises(ConflictError, match="another process writes"),
     ):  # fmt: skip
@@ -564,7 +565,6 @@ def test_a_gap_that_nobody_acknowledged_stays_one():
     with stream.writer("mine") as writer:
         assert writer.append(b"back", timestamp_ms=OLD + 9).sequence == 6
     assert [body for _, body, _ in events(stream)] == [b"0", b"1", b"2", b"4", b"5", b"back"]
-    stream.delete()
 
 
 def test_packs_of_hostile_names_are_none(stream):

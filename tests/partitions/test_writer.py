@@ -22,6 +22,7 @@ from filestream.errors import (
     UnavailableError,
 )
 from filestream.partitions.generations import Generations
+from filestream.partitions.journal import Journals
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.scan import Scan
 from filestream.partitions.snapshot import StreamView
@@ -580,6 +581,7 @@ class Faulty:
             properties=self.properties,
             clock=self.clock,
             chance=random.Random(1),
+            journals=Journals(self.store, "nowhere", "id", self.storage.url),
             writer_id=writer_id,
         )
 

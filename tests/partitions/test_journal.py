@@ -1,0 +1,439 @@
+"""Level ``journal``: acknowledged here, in the store soon after, and never lost in between."""
+
+import itertools
+import json
+import logging
+import random
+from pathlib import Path
+
+import pytest
+
+import filestream
+from filestream.clock import ManualClock
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    UnavailableError,
+)
+from filestream.partitions import shipper
+from filestream.partitions.journal import Journal, default_root
+from filestream.storage.generic import GenericStorage
+
+OLD = 1_401_408_000_000
+HOUR_MS = 3_600_000
+_names = itertools.count()
+
+
+@pytest.fixture
+def make():
+    def create(**properties):
+        given = {"acknowledgement": "journal", "ship_interval": "100ms", "linger": "0"} | properties
+        return filestream.create(f"fsspec+memory://journal/s{next(_names)}", **given)
+
+    return create
+
+
+@pytest.fixture
+def stream(make):
+    return make()
+
+
+class Store:
+    """Holds up, or fails, the PUTs of segments."""
+
+    def __init__(self, monkeypatch):
+        self.is_down = False
+        self.puts = []
+        real = GenericStorage.put_if_absent
+
+        def put(storage, key, data):
+            if key.endswith(".dat"):
+                if self.is_down:
+                    raise UnavailableError("the store is down, by order of the test")
+                self.puts.append(key)
+            real(storage, key, data)
+
+        monkeypatch.setattr(GenericStorage, "put_if_absent", put)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    monkeypatch.setattr(shipper, "_PAUSE_S", (0.01, 0.02))
+    return Store(monkeypatch)
+
+
+def die(writer):
+    """As a process that is gone: its locks and claims are free, and nothing more is done."""
+    writer.forget_parent()
+
+
+def bodies(stream):
+    return [event.body for event in stream.read()]
+
+
+def wait_for(stream, count):
+    with stream.tail("start", timeout="20s") as tail:
+        return [event.body for event in itertools.islice(tail, count)]
+
+
+def test_acknowledged_at_once_and_in_the_store_soon_after(stream, store, tmp_path):
+    with stream.writer("mine", journal=tmp_path) as writer:
+        store.is_down = True
+        offsets = [writer.append(b"%d" % number) for number in range(100)]
+        writer.flush()
+        assert bodies(stream) == []
+        (place,) = stream.journals()
+        assert place.writer_id == "mine"
+        assert place.directory.startswith(str(tmp_path))
+        store.is_down = False
+        assert wait_for(stream, 100) == [b"%d" % number for number in range(100)]
+        assert [event.offset for event in stream.read()] == offsets
+
+    assert stream.journals() == []
+    assert list((tmp_path / stream.id).iterdir()) == []
+    assert list(stream.verify()) == []
+    assert len(store.puts) < 20
+
+
+def test_what_a_dead_writer_left_goes_to_the_store_before_anything_else(stream, store, tmp_path):
+    store.is_down = True
+    writer = stream.writer("mine", journal=tmp_path)
+    offsets = list(writer.append_many([b"a", b"b"]))
+    writer.roll()
+    offsets.append(writer.append(b"c", {"k": "v"}))
+    die(writer)
+    with pytest.raises(UnavailableError):
+        stream.writer("mine", journal=tmp_path)
+    store.is_down = False
+
+    with stream.writer("mine", journal=tmp_path) as again:
+        assert bodies(stream) == [b"a", b"b", b"c"]
+        offsets.append(again.append(b"d"))
+    found = list(stream.read())
+    assert [event.offset for event in found] == offsets
+    assert found[2].headers == {"k": "v"}
+    assert list(stream.verify()) == []
+
+
+class TestSomewhereElse:
+    @pytest.fixture
+    def left(self, stream, store, tmp_path):
+        store.is_down = True
+        writer = stream.writer("mine", journal=tmp_path / "here")
+        writer.append(b"left")
+        die(writer)
+        store.is_down = False
+        return stream
+
+    def test_a_writer_does_not_begin(self, left, tmp_path):
+        with pytest.raises(ConflictError, match="take_over") as error:
+            left.writer("mine", journal=tmp_path / "there")
+        assert str(tmp_path / "here") in str(error.value)
+        assert bodies(left) == []
+        # The refusal holds nothing.
+        left.writer("mine", journal=tmp_path / "here").close()
+        assert bodies(left) == [b"left"]
+
+    def test_unless_the_events_are_given_up(self, left, tmp_path, caplog):
+        with left.writer("mine", journal=tmp_path / "there", take_over=True) as writer:
+            writer.append(b"new")
+        caplog.set_level(logging.WARNING)
+        with left.writer("mine", journal=tmp_path / "here") as writer:
+            writer.append(b"newer")
+        assert "given up with events in it" in caplog.text
+        assert bodies(left) == [b"new", b"newer"]
+        assert list(tmp_path.glob("here/*/mine.*/0*/*/*.dat"))
+
+    def test_a_writer_without_a_name_takes_another(self, stream, store, tmp_path):
+        store.is_down = True
+        writer = stream.writer(journal=tmp_path / "here")
+        assert writer.writer_id == "file.0"
+        writer.append(b"left")
+        die(writer)
+        store.is_down = False
+        with stream.writer(journal=tmp_path / "there") as other:
+            assert other.writer_id == "file.1"
+        assert bodies(stream) == []
+        # Here the next one brings it along, whoever that is.
+        with stream.writer("other", journal=tmp_path / "here"):
+            assert bodies(stream) == [b"left"]
+        assert stream.journals() == []
+
+    def test_the_level_may_have_changed(self, left, tmp_path, monkeypatch):
+        left.update_properties(acknowledgement="object")
+        with pytest.raises(ConflictError):
+            left.writer("mine", journal=tmp_path / "there")
+        monkeypatch.setenv("FILESTREAM_JOURNAL", str(tmp_path / "here"))
+        with left.writer("mine") as writer:
+            assert writer.append(b"after").sequence == 1
+        assert bodies(left) == [b"left", b"after"]
+
+    def test_one_that_lives_keeps_its_journal(self, stream, store, tmp_path):
+        """A process that was taken for dead, and is only stopped."""
+        store.is_down = True
+        with stream.writer("mine", journal=tmp_path) as sleeper:
+            sleeper.append(b"left")
+            claims = stream._store
+            document = claims.get("_claims/writers/mine")
+            claims.compare_and_set("_claims/writers/mine", b"{}", version=document.version)
+            with pytest.raises(ConflictError, match="another living process"):
+                filestream.open(stream.url).writer("mine", journal=tmp_path)
+            store.is_down = False
+        assert bodies(stream) == [b"left"]
+
+
+class TestTheStoreFails:
+    def test_for_a_while_and_nobody_waits(self, stream, store, tmp_path):
+        with stream.writer("mine", journal=tmp_path) as writer:
+            store.is_down = True
+            for number in range(5):
+                writer.append(b"%d" % number)
+                writer.roll()
+            store.is_down = False
+            assert wait_for(stream, 5) == [b"%d" % number for number in range(5)]
+        assert store.puts == sorted(store.puts)
+
+    def test_for_good_and_the_journal_keeps_the_events(self, stream, store, tmp_path, monkeypatch):
+        monkeypatch.setattr(shipper, "_FINISH_S_MAX", 0.2)
+        writer = stream.writer("mine", journal=tmp_path)
+        store.is_down = True
+        writer.append(b"safe")
+        with pytest.raises(UnavailableError, match="safe in the journal"):
+            writer.close()
+        assert [place.writer_id for place in stream.journals()] == ["mine"]
+        store.is_down = False
+        stream.writer("mine", journal=tmp_path).close()
+        assert bodies(stream) == [b"safe"]
+        assert stream.journals() == []
+
+    def test_a_journal_that_is_full_holds_writers_up(self, stream, store, tmp_path, monkeypatch):
+        monkeypatch.setattr(shipper, "_BACKLOG_BYTES_MAX", 2000)
+        monkeypatch.setattr(shipper, "_ROOM_S_MAX", 0.2)
+        with stream.writer("mine", journal=tmp_path) as writer:
+            store.is_down = True
+            with pytest.raises(UnavailableError, match="the journal is full"):
+                for _ in range(10):
+                    writer.append(bytes(1000))
+                    writer.roll()
+            store.is_down = False
+
+    @pytest.mark.parametrize("when", ["after the PUT", "before the removal"])
+    def test_what_was_put_and_not_removed_is_put_once(
+        self, stream, store, tmp_path, monkeypatch, when
+    ):
+        real_put, real_remove = GenericStorage.put_if_absent, Journal.remove
+        failures = iter([True])
+
+        def put(storage, key, data):
+            real_put(storage, key, data)
+            if when == "after the PUT" and key.endswith(".dat") and next(failures, False):
+                raise UnavailableError("the answer was lost, by order of the test")
+
+        def remove(journal, segment):
+            if when == "before the removal" and next(failures, False):
+                raise UnavailableError("died, by order of the test")
+            real_remove(journal, segment)
+
+        monkeypatch.setattr(GenericStorage, "put_if_absent", put)
+        monkeypatch.setattr(Journal, "remove", remove)
+        with stream.writer("mine", journal=tmp_path) as writer:
+            writer.append(b"once")
+        assert bodies(stream) == [b"once"]
+        assert next(failures, None) is None
+
+    def test_another_writer_has_the_name(self, stream, store, tmp_path):
+        store.is_down = True
+        writer = stream.writer("mine", journal=tmp_path)
+        offset = writer.append(b"mine")
+        key = f"{offset.segment_path}.dat"
+        files = stream.view().storage.inner
+        other = filestream.create(f"{stream.url}-other", linger="0")
+        store.is_down = False
+        with other.writer("mine") as foreign:
+            source = f"{foreign.append(b'theirs').segment_path}.dat"
+        files.put_if_absent(key, other.view().storage.read(source, 0, 1 << 20))
+
+        with pytest.raises(ConflictError, match="another process wrote"):
+            while True:
+                writer.append(b"more")
+                writer.roll()
+        with pytest.raises(ConflictError):
+            writer.close()
+        assert list(tmp_path.glob("*/mine.*/0*/*/*.dat"))
+        assert bodies(stream) == [b"theirs"]
+
+
+class TestWhatACrashLeaves:
+    @pytest.fixture
+    def crashed(self, make, store, tmp_path):
+        """A segment that is in the store, and one of two events that is open in the journal."""
+        stream = make(chance=random.Random(1))
+        writer = stream.writer("mine", journal=tmp_path)
+        writer.append(b"shipped")
+        writer.roll()
+        wait_for(stream, 1)
+        store.is_down = True
+        writer.append(b"one")
+        writer.append(b"two", timestamp_ms=None)
+        die(writer)
+        store.is_down = False
+        (self.file,) = tmp_path.glob("*/mine.*/0*/*/*.dat")
+        return stream
+
+    def again(self, stream, tmp_path):
+        stream.writer("mine", journal=tmp_path).close()
+        assert [f for f in stream.verify() if f.level != "note"] == []
+        return bodies(stream)
+
+    @pytest.mark.parametrize(
+        "torn", [b"", b"\0", bytes(4096), b"\0\0\1\x9d", b"\0\0\1\x9d" + b"x" * 500]
+    )
+    def test_a_torn_end_is_left_out(self, crashed, tmp_path, torn):
+        with self.file.open("ab") as file:
+            file.write(torn)
+        assert self.again(crashed, tmp_path) == [b"shipped", b"one", b"two"]
+
+    def test_a_segment_cut_anywhere_is_whole_up_to_there(self, crashed, tmp_path):
+        """What is acknowledged is synced; this is what whole_segment makes of less."""
+        from filestream.segment_reader import SegmentReader
+        from filestream.segment_repair import whole_segment
+        from filestream.storage.memory import MemoryStorage
+
+        raw = self.file.read_bytes()
+        seen = set()
+        for size in range(len(raw) + 1):
+            storage = MemoryStorage("memory://cut")
+            storage.put_if_absent("x.dat", raw[:size])
+            whole = whole_segment(storage, "x.dat")
+            if whole is None:
+                seen.add(None)
+                continue
+            storage.put_if_absent("y.dat", whole)
+            reader = SegmentReader(storage, "y.dat")
+            blocks = reader.read_blocks()
+            footer = reader.footer()
+            assert footer is not None
+            assert footer.events == sum(block.event_count for block in blocks) == footer.blocks
+            assert whole_segment(storage, "y.dat") == whole
+            seen.add(footer.events)
+        assert seen == {None, 0, 1, 2}
+
+    def test_a_file_that_died_at_birth_keeps_its_place(self, crashed, tmp_path):
+        raw = self.file.read_bytes()
+        following = self.file.with_name("mine.000002.dat")
+        following.write_bytes(raw[:5])
+        assert self.again(crashed, tmp_path) == [b"shipped", b"one", b"two"]
+        with crashed.writer("mine", journal=tmp_path) as writer:
+            assert writer.append(b"next").sequence == 3
+
+    def test_damage_is_named_and_nothing_is_thrown_away(self, crashed, tmp_path):
+        raw = bytearray(self.file.read_bytes())
+        at = raw.index(b"one")
+        raw[at] ^= 1
+        self.file.write_bytes(raw)
+        with pytest.raises(CorruptDataError, match=str(self.file.name)):
+            crashed.writer("mine", journal=tmp_path)
+        assert self.file.read_bytes() == raw
+        raw[at] ^= 1
+        self.file.write_bytes(raw)
+        assert self.again(crashed, tmp_path) == [b"shipped", b"one", b"two"]
+
+    def test_truncated_meanwhile(self, crashed, tmp_path):
+        crashed.truncate()
+        with crashed.writer("mine", journal=tmp_path) as writer:
+            assert not self.file.exists()
+            writer.append(b"new")
+        assert bodies(crashed) == [b"new"]
+
+    def test_deleted_meanwhile(self, crashed, tmp_path):
+        crashed.delete()
+        with pytest.raises(NotFoundError):
+            crashed.writer("mine", journal=tmp_path)
+
+
+def test_a_truncation_takes_live_writers_along(stream, store, tmp_path):
+    with stream.writer("mine", journal=tmp_path) as writer:
+        store.is_down = True
+        writer.append(b"old")
+        filestream.open(stream.url).truncate()
+        offset = writer.append(b"new")
+        store.is_down = False
+    assert offset.generation == 2
+    assert bodies(stream) == [b"new"]
+
+
+def test_gaps_of_earlier_commits_are_filled_first(stream, store, tmp_path):
+    """A writer at level ``object`` died with a commit in the air; the next one has a journal."""
+    stream.update_properties(acknowledgement="object")
+    with stream.writer("mine") as writer:
+        keys = []
+        for number in range(3):
+            keys.append(f"{writer.append(b'%d' % number).segment_path}.dat")
+    files = stream.view().storage.inner
+    files.delete(keys[1])
+    stream.update_properties(acknowledgement="journal")
+    with stream.writer("mine", journal=tmp_path) as writer:
+        assert writer.append(b"new").sequence == 3
+    assert files.exists(keys[1])
+
+
+def test_shipped_packed_and_shipped_again(tmp_path, store, monkeypatch):
+    """It died after the PUT; when it is opened again, that segment was packed and removed."""
+    clock = ManualClock(OLD)
+    stream = filestream.create(
+        f"fsspec+memory://journal/s{next(_names)}",
+        acknowledgement="journal", partition_duration="1h", clock=clock, chance=random.Random(1),
+    )  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(Journal, "remove", lambda journal, segment: None)
+        writer = stream.writer("mine", journal=tmp_path)
+        for number in range(3):
+            writer.append(b"%d" % number)
+            writer.roll()
+        while len(store.puts) < 3:
+            writer.flush()
+        die(writer)
+    clock.jump(2 * HOUR_MS)
+    assert stream.compact(grace=0).removed == 3
+    stream.writer("mine", journal=tmp_path).close()
+
+    assert bodies(stream) == [b"0", b"1", b"2"]
+    assert stream.compact(grace=0).removed == 3
+    assert bodies(stream) == [b"0", b"1", b"2"]
+
+
+def test_only_where_there_is_a_store_and_only_with_checksums(tmp_path, make):
+    with pytest.raises(InvalidRequestError, match="acknowledgement is disk or"):
+        filestream.create(tmp_path / "s", acknowledgement="journal")
+    with pytest.raises(InvalidRequestError, match="E3"):
+        make(format="E2")
+    with pytest.raises(InvalidRequestError, match="ship_interval"):
+        make(ship_interval="10ms")
+
+
+def test_a_journal_that_cannot_be_written(stream, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(InvalidRequestError, match="journal.json"):
+        stream.writer("mine", journal=tmp_path / "file" / "below")
+    # The id was given back.
+    stream.writer("mine", journal=tmp_path / "fine").close()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"FILESTREAM_JOURNAL": "/data/j", "XDG_STATE_HOME": "/x"}, "/data/j"),
+        ({"XDG_STATE_HOME": "/x"}, "/x/filestream/journals"),
+        ({}, str(Path("~/.local/state/filestream/journals").expanduser())),
+    ],
+)
+def test_where_journals_are_when_nobody_says(environment, expected):
+    assert default_root(environment) == expected
+
+
+def test_the_document_says_where(stream, store, tmp_path):
+    with stream.writer("mine", journal=tmp_path):
+        raw = json.loads(stream._store.get("journals/mine").value.split(b"\ncrc32c")[0])
+        assert set(raw) == {"journal", "host", "directory"}
