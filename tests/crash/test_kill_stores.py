@@ -16,9 +16,15 @@ from filestream.errors import FilestreamError
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
+COMPACTIONS = int(os.environ.get("FILESTREAM_COMPACTION_KILLS", "20"))
 CYCLES = int(os.environ.get("FILESTREAM_STORE_KILLS", "200"))
 ACK = struct.Struct(">ii")
 
+STORES = [
+    "file",
+    pytest.param("hdfs", marks=pytest.mark.hdfs),
+    pytest.param("s3", marks=pytest.mark.s3),
+]
 remote = pytest.mark.parametrize(
     "home",
     [
@@ -124,6 +130,46 @@ def kill_again_and_again(stream, seed, cycles):
     check(found, acknowledged)
     print(f"cycles={cycles} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
     assert [f for f in stream.verify() if f.level == "damage"] == []
+
+
+def compact_for_ever(url, sender):
+    stream = filestream.open(url)
+    sender.send_bytes(b"begins")
+    while True:
+        stream.compact(grace=0)
+
+
+@pytest.mark.parametrize("home", STORES, indirect=True)
+def test_compaction_killed_again_and_again(make, seed):
+    """Late events keep coming to a partition that is over; every one is read once, with its offset."""
+    chance = random.Random(seed)
+    stream = make("s", partition_duration="1h")
+    expected = []
+    for cycle in range(COMPACTIONS):
+        for name in ("a", "b"):
+            with stream.writer(name) as writer:
+                for number in range(8):
+                    body = b"%d %s %d" % (cycle, name.encode(), number)
+                    stamp = 1_401_408_000_000 + 100 * cycle + number
+                    expected.append((stamp, writer.append(body, timestamp_ms=stamp), body))
+                    writer.roll()
+        receiver, sender = pipe()
+        process = start(compact_for_ever, stream.url, sender)
+        sender.close()
+        assert receiver.recv_bytes() == b"begins"
+        time.sleep(chance.random() * 0.15)  # noqa: TID251 - at any moment
+        kill(process)
+        process.join(30)
+        receiver.close()
+        found = [(event.timestamp_ms, event.offset, event.body) for event in stream.read()]
+        assert sorted(found) == sorted(expected)
+    storage = stream.view().storage.inner
+    names = [entry.name for entry in storage.list("00001/1401408000.03600")]
+    packs = sum(name.endswith(".seg") for name in names)
+    print(f"cycles={COMPACTIONS} events={len(expected)} packs={packs}")
+    assert packs
+    stream.compact(grace=0)
+    assert [finding for finding in stream.verify() if finding.level != "note"] == []
 
 
 def append_until_refused(url, sender):

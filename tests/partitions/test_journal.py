@@ -17,9 +17,10 @@ from filestream.errors import (
     NotFoundError,
     UnavailableError,
 )
-from filestream.partitions import shipper
+from filestream.partitions import journal_lane, shipper
 from filestream.partitions.journal import Journal, default_root
 from filestream.storage.generic import GenericStorage
+from filestream.storage.local import _LocalAppender
 
 OLD = 1_401_408_000_000
 HOUR_MS = 3_600_000
@@ -280,6 +281,7 @@ class TestWhatACrashLeaves:
         die(writer)
         store.is_down = False
         (self.file,) = tmp_path.glob("*/mine.*/0*/*/*.dat")
+        self.store = store
         return stream
 
     def again(self, stream, tmp_path):
@@ -346,6 +348,7 @@ class TestWhatACrashLeaves:
             assert not self.file.exists()
             writer.append(b"new")
         assert bodies(crashed) == [b"new"]
+        assert [key[:5] for key in self.store.puts] == ["00001", "00002"]
 
     def test_deleted_meanwhile(self, crashed, tmp_path):
         crashed.delete()
@@ -402,6 +405,84 @@ def test_shipped_packed_and_shipped_again(tmp_path, store, monkeypatch):
     assert bodies(stream) == [b"0", b"1", b"2"]
     assert stream.compact(grace=0).removed == 3
     assert bodies(stream) == [b"0", b"1", b"2"]
+
+
+class TestTheLocalDisk:
+    @pytest.fixture
+    def disk(self, monkeypatch):
+        """How writes with a sync go: ``True`` goes, a number writes so many bytes and fails."""
+        self.syncs, self.plan = 0, []
+        real = _LocalAppender.write_and_sync
+
+        def write_and_sync(appender, data):
+            self.syncs += 1
+            step = self.plan.pop(0) if self.plan else True
+            if step is not True:
+                appender.write(data[:step])
+                raise UnavailableError("the disk failed, by order of the test")
+            real(appender, data)
+
+        monkeypatch.setattr(_LocalAppender, "write_and_sync", write_and_sync)
+
+    def test_each_acknowledgement_is_a_sync(self, stream, store, disk, tmp_path):
+        with stream.writer("mine", journal=tmp_path) as writer:
+            writer.append(b"first")
+            before = self.syncs
+            for _ in range(5):
+                writer.append(b"x")
+            assert self.syncs >= before + 5
+
+    def test_a_failed_sync_gives_the_segment_up_and_what_is_whole_in_it_is_shipped(
+        self, stream, store, disk, tmp_path
+    ):
+        with stream.writer("mine", journal=tmp_path) as writer:
+            store.is_down = True
+            writer.append(b"safe")
+            self.plan = [7]
+            with pytest.raises(UnavailableError):
+                writer.append(b"torn")
+            assert writer.append(b"after").sequence == 1
+            store.is_down = False
+        assert bodies(stream) == [b"safe", b"after"]
+        assert list(stream.verify()) == []
+
+    def test_a_segment_that_dies_at_birth_leaves_no_gap(self, stream, store, disk, tmp_path):
+        with stream.writer("mine", journal=tmp_path) as writer:
+            writer.append(b"safe")
+            writer.roll()
+            self.plan = [5]
+            with pytest.raises(UnavailableError):
+                writer.append(b"lost")
+            assert writer.append(b"after").sequence == 2
+        assert bodies(stream) == [b"safe", b"after"]
+        assert list(stream.verify()) == []
+
+
+def test_more_partitions_than_are_kept_in_mind(stream, store, tmp_path, monkeypatch):
+    """What is in the journal, and not in the store yet, keeps its sequence."""
+    monkeypatch.setattr(journal_lane, "_PARTITIONS_MAX", 1)
+    made = []
+    with stream.writer("mine", journal=tmp_path) as writer:
+        store.is_down = True
+        for number in range(12):
+            stamp = OLD + number % 4 * 24 * HOUR_MS + number
+            made.append((stamp, writer.append(b"%d" % number, timestamp_ms=stamp)))
+        store.is_down = False
+    assert [(event.timestamp_ms, event.offset) for event in stream.read()] == sorted(made)
+    assert len(set(made)) == 12
+
+
+def test_a_sleeper_whose_journal_was_given_up_stops(stream, store, tmp_path):
+    with stream.writer("mine", journal=tmp_path / "here") as sleeper:
+        sleeper.append(b"before")
+        documents = stream._store
+        document = documents.get("_claims/writers/mine")
+        documents.compare_and_set("_claims/writers/mine", b"{}", version=document.version)
+        there = tmp_path / "there"
+        filestream.open(stream.url).writer("mine", journal=there, take_over=True).close()
+        sleeper._claim._lock.is_lost = True
+        with pytest.raises(UnavailableError, match="gave up"):
+            sleeper.append(b"after")
 
 
 def test_only_where_there_is_a_store_and_only_with_checksums(tmp_path, make):

@@ -54,6 +54,12 @@ class _BadLineError(InvalidRequestError):
 @click.option("-w", "--writer-id", help="Names the files; file.0, file.1, ... when not given.")
 @click.option("--offsets", is_flag=True, help="Print the offset of each event once it is safe.")
 @click.option("--create", "creates", is_flag=True, help="Create the stream if there is none.")
+@click.option(
+    "--journal", metavar="DIRECTORY", help="Of journals, at level journal; see FILESTREAM_JOURNAL."
+)
+@click.option(
+    "--take-over", is_flag=True, help="Give up events in a journal on a machine that was lost."
+)
 def write(
     url: str,
     as_json_: bool,
@@ -62,6 +68,8 @@ def write(
     writer_id: str | None,
     offsets: bool,
     creates: bool,
+    journal: str | None,
+    take_over: bool,
 ) -> None:
     """Append lines of stdin as events, each as soon as it comes.
 
@@ -82,7 +90,7 @@ def write(
     count = 0
     shows_count = sys.stderr.isatty() and not sys.stdin.isatty()
     try:
-        with stream.writer(writer_id) as writer:
+        with stream.writer(writer_id, journal=journal, take_over=take_over) as writer:
             for lines in _lines(sys.stdin.buffer, stream.properties.event_size_bytes_max):
                 try:
                     written = _append(writer, lines, count, headers, stamp, as_json=as_json_)

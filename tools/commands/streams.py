@@ -1,5 +1,6 @@
 """Commands about whole streams: create, ls, info, properties, truncate, retention, rm."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def info(url: str, as_json_: bool) -> None:
     stream = streams.open(url)
     summary = stream.summary()
     properties = stream.properties
+    journals = stream.journals()
     if as_json_:
         as_json(
             {
@@ -112,6 +114,7 @@ def info(url: str, as_json_: bool) -> None:
                 "last_timestamp_ms": summary.last_timestamp_ms or None,
                 "properties": properties.to_json(),
                 "acknowledged_survives": stream.acknowledged_survives,
+                "journals": [dataclasses.asdict(place) for place in journals],
             }
         )
         return
@@ -131,6 +134,8 @@ def info(url: str, as_json_: bool) -> None:
         facts["last event"] = format_timestamp(summary.last_timestamp_ms)
     shown = properties.for_people()
     facts["acknowledged"] = f"{properties.acknowledgement}: survives {stream.acknowledged_survives}"
+    for place in journals:
+        facts[f"journal of {place.writer_id}"] = f"{place.directory} on {place.host}"
     facts |= {name: value for name, value in shown.items() if name != "acknowledgement"}
     print_facts(facts)
 
@@ -145,7 +150,7 @@ def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
     \b
     ttl                 events older than this are not delivered; 0 for never
     retention           how long truncated generations stay on disk
-    acknowledgement     what a returned append survives: disk, os, memory; object in a bucket
+    acknowledgement     what a returned append survives: disk, os, memory; object or journal in a bucket
     compression         none or zstd
     event_size          a larger event is refused
     block_size          a block's events at the most; larger ones are cut
@@ -156,6 +161,7 @@ def properties(url: str, changes: tuple[str, ...], as_json_: bool) -> None:
     linger              in a bucket: at least so long between two commits of a writer,
     commit_size         unless so much has come,
     commits_in_flight   and so many at once
+    ship_interval       with a journal: events are in the bucket about so soon
     partition_duration  time that one directory covers; fixed at creation
     format              E3, or E2 for CDAP; fixed at creation
 
