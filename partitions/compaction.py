@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 # Writers and readers of other machines may have clocks that differ by almost so much.
 _AFTER_MS_MIN: Final = 60_000
+# A listing that began before a pack was put may not end after its segments were removed.
+_GRACE_MS_MIN: Final = 60_000
 _PACK_SIZE_BYTES: Final = (1 << 20, 1 << 30)
 # A segment of more than this part of a pack is large enough as it is.
 _SMALL_SHARE: Final = 8
@@ -95,8 +97,11 @@ class CompactionSettings:
                 "after must be at least 1m: clocks of writers differ, and the last events of a "
                 f"partition are on their way. after_ms={self.after_ms}"
             )
-        if self.grace_ms < 0:
-            raise InvalidRequestError(f"grace must not be negative. grace_ms={self.grace_ms}")
+        if self.grace_ms < _GRACE_MS_MIN:
+            raise InvalidRequestError(
+                "grace must be at least 1m: a listing that is under way would miss what is removed. "
+                f"grace_ms={self.grace_ms}"
+            )
         least, most = _PACK_SIZE_BYTES
         if not least <= self.pack_size_bytes <= most:
             raise InvalidRequestError(
@@ -144,7 +149,7 @@ class Compaction:
         packs: that were made.
         removed: segments that were removed, as a pack holds them.
         waiting: segments that a pack holds, and that stay for their grace time.
-        refused: event files that are damaged, and were left as they are.
+        refused: event files and packs that are damaged, and were left as they are.
     """
 
     packs: list[Packed] = field(default_factory=list)
@@ -190,20 +195,26 @@ class Compactor:
         """Do one of them; nothing, when the partition was truncated or expired meanwhile.
 
         Raises:
-            CorruptDataError: a pack is damaged, and its segments were not removed; or a file is
-                missing.
             UnavailableError: the store failed.
+            FencedError: the stream was truncated at this moment.
         """
         done = Compaction()
         try:
             self._do(chore, done)
+        except CorruptDataError as error:
+            # A pack: what it was made from stays, and so does all that reads it as it is.
+            logger.warning("left a damaged pack alone: %s", error)
+            done.refused.append(_names(chore))
         except NotFoundError as error:
             generation = self._view.generations.current()
             was_done = not chore.left and self._is_packed(chore)
             if generation.number != chore.partition.generation or was_done:
                 return done
             failure = self._view.explain_missing(generation, error, chore.partition)
-            if failure is not None:
+            if isinstance(failure, CorruptDataError):
+                logger.warning("a file that should be there is not: %s", failure)
+                done.refused.append(_names(chore))
+            elif failure is not None:
                 raise failure from error
         return done
 
@@ -222,24 +233,16 @@ class Compactor:
         partition = directory.partition
         if directory.keys != (partition.key,):
             return  # Padded by somebody else: not ours to rearrange.
-        names = {entry.name for entry in self._files.list(partition.key)}
-        packs: set[Pack] = set()
-        loose: dict[str, list[int]] = {}
-        for name in names:
-            if found := parse_pack_file(partition.key, name):
-                packs.add(found[0])
-            elif name.endswith(".dat") and (parsed := parse_segment_name(name)):
-                segment = Segment(partition, parsed[0], int(parsed[1]))
-                if segment.data_key == f"{partition.key}/{name}":
-                    loose.setdefault(segment.writer_id, []).append(segment.sequence)
-        for pack in sorted(packs):
-            there = set(loose.get(pack.writer_id, ()))
+        packs, loose = _look(partition, (e.name for e in self._files.list(partition.key)))
+        for pack in packs:
+            there = loose.get(pack.writer_id, set())
             if left := there.intersection(range(pack.first, pack.last + 1)):
-                loose[pack.writer_id] = sorted(there - left)
+                there -= left
                 yield Chore(partition, pack.writer_id, pack.first, pack.last, tuple(sorted(left)))
         for writer_id, sequences in sorted(loose.items()):
             for first, last in _runs(sorted(sequences)):
-                yield Chore(partition, writer_id, first, last)
+                if first < last:
+                    yield Chore(partition, writer_id, first, last)
 
     def _is_packed(self, chore: Chore) -> bool:
         """Whether somebody did it, or a part of it: as a worker whose work is done again."""
@@ -257,22 +260,24 @@ class Compactor:
         parts: list[bytes] = []
         start, size = chore.first, 0
         for sequence, data in self._read_all(chore):
-            fits = self._is_sound(chore, sequence, data, done)
-            if parts and (not fits or size + len(data) > self._settings.pack_size_bytes):
+            fits = data is not None and self._is_sound(chore, sequence, data, done)
+            grown = size + len(data or b"")
+            if parts and (not fits or grown > self._settings.pack_size_bytes):
                 yield from _pack(chore, start, parts)
                 parts, size = [], 0
-            if fits:
+            if fits and data is not None:
                 start = start if parts else sequence
                 parts.append(data)
                 size += len(data)
         yield from _pack(chore, start, parts)
 
-    def _read_all(self, chore: Chore) -> Iterator[tuple[int, bytes]]:
-        """Segments in order, several requests at a time; of one that is not small, its beginning."""
+    def _read_all(self, chore: Chore) -> Iterator[tuple[int, bytes | None]]:
+        """Segments in order, several requests at a time; None for one that is not small."""
 
-        def read(sequence: int) -> bytes:
+        def read(sequence: int) -> bytes | None:
             key = Segment(chore.partition, chore.writer_id, sequence).data_key
-            return self._files.read(key, 0, self._small_bytes)
+            size = self._files.size(key)
+            return self._files.read(key, 0, size) if size < self._small_bytes else None
 
         with ThreadPoolExecutor(_READERS, thread_name_prefix="filestream-compact") as readers:
             for at in range(chore.first, chore.last + 1, _READERS):
@@ -280,8 +285,8 @@ class Compactor:
                 yield from zip(some, readers.map(read, some), strict=True)
 
     def _is_sound(self, chore: Chore, sequence: int, data: bytes, done: Compaction) -> bool:
-        """Whether these are all bytes of a small, closed segment, and of this one."""
-        if len(data) == self._small_bytes or data[:2] in (b"E1", b"E2"):
+        """Whether these are all bytes of a closed segment, and of this one."""
+        if data[:2] in (b"E1", b"E2"):
             return False
         try:
             check_segments(data, chore.partition, chore.writer_id, range(sequence, sequence + 1))
@@ -321,6 +326,26 @@ class Compactor:
         return index.packed_at_ms or self._clock.now_ms()
 
 
+def _look(partition: Partition, names: Iterable[str]) -> tuple[list[Pack], dict[str, set[int]]]:
+    """Packs, and sequences of each writer that are files of their own under the names we give."""
+    packs: set[Pack] = set()
+    loose: dict[str, set[int]] = {}
+    for name in names:
+        if found := parse_pack_file(partition.key, name):
+            packs.add(found[0])
+        elif name.endswith(".dat") and (parsed := parse_segment_name(name)):
+            segment = Segment(partition, parsed[0], int(parsed[1]))
+            if segment.data_key == f"{partition.key}/{name}":
+                loose.setdefault(segment.writer_id, set()).add(segment.sequence)
+    return sorted(packs), loose
+
+
+def _names(chore: Chore) -> str:
+    """What to look at when something is wrong with it."""
+    pack = Pack(chore.partition.key, chore.writer_id, chore.first, chore.last)
+    return pack.data_key
+
+
 def _pack(chore: Chore, start: int, parts: list[bytes]) -> Iterator[tuple[Pack, list[bytes]]]:
     if len(parts) > 1:
         last = start + len(parts) - 1
@@ -357,7 +382,7 @@ def compact(
 
     Raises:
         ConflictError: another process compacts it.
-        CorruptDataError, UnavailableError: as ``Compactor.do``; what was done stays done.
+        UnavailableError, FencedError: as ``Compactor.do``; what was done stays done.
     """
     try:
         claim = store.claim(_CLAIM)

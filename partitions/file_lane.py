@@ -142,7 +142,7 @@ class FileLane(Lane):
         segment = self._segment
         assert segment is not None
         try:
-            is_same = self._claim.renew()
+            is_same = self._renew()
         except ConflictError as error:
             self.abandon()
             raise UnavailableError(
@@ -295,9 +295,9 @@ class FileLane(Lane):
             # Truncated or deleted: nothing is to be created there any more.
             raise _GenerationChangedError
         if not self._claim.is_held:
-            self._claim.renew()
+            self._renew()
         writer_id = self._claim.writer_id
-        sequence = self._next_sequence(partition, writer_id)
+        sequence = self._take_sequence(partition, writer_id)
         segment = Segment(partition, writer_id, sequence)
         file = self._open(segment)
         self._file, self._segment = file, segment
@@ -307,6 +307,12 @@ class FileLane(Lane):
 
     def _next_sequence(self, partition: Partition, writer_id: str) -> int:
         return self._catalog.next_sequence(partition, writer_id)
+
+    def _take_sequence(self, partition: Partition, writer_id: str) -> int:
+        return self._next_sequence(partition, writer_id)
+
+    def _renew(self) -> bool:
+        return self._claim.renew()
 
     def _open(self, segment: Segment) -> SegmentWriter:
         logger.debug("segment opened: %s", segment.key)
@@ -326,7 +332,9 @@ class FileLane(Lane):
             raise taken from error
         try:
             if self._was_packed(segment):
-                # We slept while our heir's segment of this name was packed and removed.
+                # We slept while our heir's segment of this name was packed and removed. The pack
+                # stands for it, also for those who have not heard of it yet.
+                self._storage.delete(segment.data_key)
                 raise taken
         except BaseException:
             file.abandon()

@@ -1,5 +1,6 @@
 """Fills the gaps that failed commits left in a chain, where segments are put whole."""
 
+import contextlib
 import logging
 
 from filestream.errors import ConflictError
@@ -9,7 +10,7 @@ from filestream.partitions.segment_heads import SegmentHeads
 from filestream.segment_encoder import SegmentEncoder
 from filestream.storage.base import Storage
 
-__all__ = ["following_sequence"]
+__all__ = ["following_sequence", "put_empty"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +36,24 @@ def following_sequence(
     following = max(taken, default=-1) + 1
     for sequence in range(following):
         if sequence not in taken:
-            _fill(storage, heads, Segment(partition, writer_id, sequence), now_ms)
+            # If what was to be there arrives meanwhile, all the better.
+            with contextlib.suppress(ConflictError):
+                put_empty(storage, heads, Segment(partition, writer_id, sequence), None, now_ms)
+                logger.info("filled a gap that a failed commit left: %d of %s", sequence, writer_id)
     return following
 
 
-def _fill(storage: Storage, heads: SegmentHeads, segment: Segment, now_ms: int) -> None:
-    """An empty segment where a commit never arrived; if it did meanwhile, all the better."""
-    head = heads.head(segment, segment.sequence)
-    empty = SegmentEncoder(head, heads.options).whole(now_ms)
-    try:
-        storage.put_if_absent(segment.data_key, empty)
-    except ConflictError:
-        return
-    logger.info("filled a gap that a failed commit left: %s", segment.key)
+def put_empty(
+    storage: Storage, heads: SegmentHeads, segment: Segment, settled: int | None, now_ms: int
+) -> None:
+    """Put a segment without events.
+
+    Args:
+        settled: see ``SETTLED``; None when everything before it is.
+
+    Raises:
+        ConflictError: the name is taken.
+        UnavailableError: the store failed.
+    """
+    head = heads.head(segment, segment.sequence if settled is None else settled)
+    storage.put_if_absent(segment.data_key, SegmentEncoder(head, heads.options).whole(now_ms))

@@ -10,6 +10,7 @@ are missing there, and does not begin. A journal that the stream does not name w
 brought to the store; its files stay until somebody removes them.
 """
 
+import contextlib
 import logging
 import os
 import random
@@ -17,12 +18,19 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from filestream.coordination.base import Document, PropertyStore
 from filestream.documents import decode_document, encode_document
-from filestream.errors import ConflictError, CorruptDataError
+from filestream.errors import (
+    ConflictError,
+    CorruptDataError,
+    FencedError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.layout import Segment
 from filestream.partitions.packed_storage import PackedStorage
@@ -95,12 +103,25 @@ class Journal:
         self._folder.delete(segment.index_key)
         self._folder.delete(segment.data_key)
 
-    def delete(self) -> None:
-        """Remove the journal with everything in it, and release it."""
-        self._folder.delete_tree("")
-        self.release()
+    def size(self, segment: Segment) -> int:
+        """Bytes of a segment's events; 0 when it is gone."""
+        try:
+            return self._folder.size(segment.data_key)
+        except NotFoundError:
+            return 0
 
-    def release(self) -> None:
+    def delete(self) -> None:
+        """Remove the journal, and release it.
+
+        Raises:
+            ConflictError: there are segments in it.
+        """
+        if segments := self.segments():
+            raise ConflictError(f"{len(segments)} segments are in the journal. url={self.url}")
+        self._folder.delete_tree("")
+        self.close()
+
+    def close(self) -> None:
         """Let another process have it; may be called twice."""
         self._lock.close()
 
@@ -110,17 +131,29 @@ class Journals:
 
     Args:
         store: of the stream.
-        root: directory of all journals on this machine.
+        root: directory of all journals on this machine; None for that of ``default_root``.
         stream_id: of the stream.
         url: of the stream, for errors.
     """
 
     def __init__(
-        self, store: PropertyStore, root: str | os.PathLike[str], stream_id: str, url: str
+        self, store: PropertyStore, root: str | os.PathLike[str] | None, stream_id: str, url: str
     ) -> None:
         self._store = store
-        self._root = Path(root).expanduser().absolute() / stream_id
+        self._given_root = root
+        self._stream_id = stream_id
         self._url = url
+
+    @cached_property
+    def _root(self) -> Path:
+        # Looked up late: most streams have no journal, and some processes no home.
+        try:
+            root = Path(self._given_root or default_root(os.environ)).expanduser().absolute()
+        except RuntimeError as error:
+            raise InvalidRequestError(
+                f"no place for journals: {error} Give journal=, or set FILESTREAM_JOURNAL."
+            ) from error
+        return root / self._stream_id
 
     def named(self, writer_id: str) -> JournalPlace | None:
         """The journal that the stream names for a writer, here or elsewhere."""
@@ -128,7 +161,10 @@ class Journals:
 
     def is_here(self, place: JournalPlace) -> bool:
         """Whether this machine has it, below our root."""
-        return self._folder(place.writer_id, place.journal_id).exists(_MARKER)
+        try:
+            return self._folder(place.writer_id, place.journal_id).exists(_MARKER)
+        except InvalidRequestError:
+            return False
 
     def is_elsewhere(self, writer_id: str) -> bool:
         """Whether the stream names a journal of this writer that is not here."""
@@ -146,26 +182,20 @@ class Journals:
 
         Args:
             ship: brings all segments of a journal to the store.
-            take_over: give up what a journal holds that is not here.
+            take_over: give up what a journal holds that is not here, or cannot be brought there.
 
         Raises:
-            ConflictError: the journal is not here, or another living process holds it.
+            ConflictError: the journal is not here, or another living process holds it, or another
+                one has written what it holds.
             CorruptDataError: it is damaged.
             UnavailableError: the store failed.
         """
         place = self.named(writer_id)
         if place is not None:
             if self.is_here(place):
-                journal = Journal(self._folder(writer_id, place.journal_id), writer_id)
-                try:
-                    ship(journal)
-                    self._name(writer_id, None)
-                    journal.delete()
-                finally:
-                    journal.release()
+                self._recover_here(place, ship, take_over=take_over)
             elif take_over:
-                logger.warning("gave up the events in a journal: %s", place)
-                self._name(writer_id, None)
+                self._give_up(place)
             else:
                 raise ConflictError(
                     f"writer {writer_id!r} has a journal that may hold events which are not in the "
@@ -189,18 +219,38 @@ class Journals:
         journal = Journal(folder, writer_id)
         directory = str(self._root / f"{writer_id}.{journal_id}")
         try:
-            self._name(
-                writer_id, JournalPlace(writer_id, journal_id, socket.gethostname(), directory)
-            )
+            place = JournalPlace(writer_id, journal_id, socket.gethostname(), directory)
+            self._name(writer_id, place, "")
         except BaseException:
-            journal.release()
+            journal.close()
             raise
         return journal
 
     def end(self, journal: Journal) -> None:
         """Remove a journal whose segments are all in the store."""
-        self._name(journal.writer_id, None)
+        try:
+            self._name(journal.writer_id, None, journal.id)
+        except FencedError as error:
+            # Given up by another process, and nothing was in it.
+            logger.info("%s", error)
         journal.delete()
+
+    def _recover_here(
+        self, place: JournalPlace, ship: Callable[[Journal], None], *, take_over: bool
+    ) -> None:
+        folder = self._folder(place.writer_id, place.journal_id)
+        try:
+            with contextlib.closing(Journal(folder, place.writer_id)) as journal:
+                ship(journal)
+                self.end(journal)
+        except (ConflictError, CorruptDataError):
+            if not take_over:
+                raise
+            self._give_up(place)
+
+    def _give_up(self, place: JournalPlace) -> None:
+        logger.warning("gave up the events in a journal: %s", place)
+        self._name(place.writer_id, None, place.journal_id)
 
     def _look_at_given_up(self, journal: Journal) -> None:
         """The stream does not name it: died before it was, or given up while it held something."""
@@ -210,18 +260,21 @@ class Journals:
             else:
                 journal.delete()
         finally:
-            journal.release()
+            journal.close()
 
     def _folder(self, writer_id: str, journal_id: str) -> LocalStorage:
         return LocalStorage(self._root / f"{writer_id}.{journal_id}")
 
     def _here(self) -> Sequence[tuple[str, str]]:
-        entries = LocalStorage(self._root).list("")
+        try:
+            entries = LocalStorage(self._root).list("")
+        except InvalidRequestError:
+            return []
         found = (_NAME.fullmatch(entry.name) for entry in entries if entry.is_directory)
         return sorted((match[1], match[2]) for match in found if match)
 
-    def _name(self, writer_id: str, place: JournalPlace | None) -> None:
-        """Have the stream name a journal, or none; only who holds the writer id does."""
+    def _name(self, writer_id: str, place: JournalPlace | None, instead_of: str) -> None:
+        """Have the stream name a journal, or none, unless it names another by now."""
         value = {"journal": ""}
         if place is not None:
             value = {
@@ -229,7 +282,16 @@ class Journals:
                 "host": place.host,
                 "directory": place.directory,
             }
-        self._store.update(f"{_DOCUMENTS}/{writer_id}", lambda _: encode_document(value))
+
+        def change(before: Document) -> bytes:
+            named = _parse(writer_id, before, self._url)
+            if (named.journal_id if named else "") != instead_of:
+                raise FencedError(
+                    f"another process has a journal of writer {writer_id!r} by now. url={self._url}"
+                )
+            return encode_document(value)
+
+        self._store.update(f"{_DOCUMENTS}/{writer_id}", change)
 
 
 def journals_of(store: PropertyStore, url: str) -> list[JournalPlace]:

@@ -228,19 +228,22 @@ class ObjectLane(Lane):
                 self._doubtful.add(key)
                 raise
             except ConflictError as error:
-                if number or key in self._doubtful:
-                    # Some of it is there, or an earlier try of ours arrived after all.
-                    raise UnavailableError(
-                        f"a commit was overtaken: the events may be in the stream. "
-                        f"url={self._storage.url_of(key)}"
-                    ) from error
-                raise self._lost_id(commit.segment) from error
+                # Or an earlier try of ours arrived after all.
+                is_doubtful = number > 0 or key in self._doubtful
+                raise self._overtaken(commit.segment, is_doubtful=is_doubtful) from error
             if self._was_packed(commit.segment):
-                # We slept while our heir's segment of this name was packed and removed: what
-                # we have just put there nobody will ever read.
-                raise self._lost_id(commit.segment)
+                # We slept while our heir's segment of this name was packed and removed. The pack
+                # stands for it, also for those who have not heard of it yet.
+                self._storage.delete(key)
+                raise self._overtaken(commit.segment, is_doubtful=number > 0)
 
-    def _lost_id(self, segment: Segment) -> ConflictError:
+    def _overtaken(self, segment: Segment, *, is_doubtful: bool) -> FilestreamError:
+        if is_doubtful:
+            # Some of it is there.
+            return UnavailableError(
+                f"a commit was overtaken: the events may be in the stream. "
+                f"url={self._storage.url_of(segment.data_key)}"
+            )
         self._has_lost_id = True
         return ConflictError(
             f"another process writes as {segment.writer_id!r}: give each its own "

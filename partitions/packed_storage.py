@@ -7,7 +7,9 @@ of groups and checkpoints mean what they meant, and whoever listed before, and f
 gets it from the pack.
 """
 
+import os
 import threading
+import weakref
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -66,7 +68,6 @@ class PackedStorage(Storage):
         self.url = inner.url
         self.is_durable = inner.is_durable
         self.can_append = inner.can_append
-        self.reads_open_files = inner.reads_open_files
         self.fences = inner.fences
         self.levels = inner.levels
         # Guards all below; never held over a request.
@@ -76,9 +77,19 @@ class PackedStorage(Storage):
         self._indexes: OrderedDict[Pack, _Index] = OrderedDict()
         self._pages: OrderedDict[Pack, _Page] = OrderedDict()
         self._pages_size = 0
+        _all.add(self)
 
     def __reduce__(self) -> tuple[type["PackedStorage"], tuple[Storage]]:
         return PackedStorage, (self.inner,)
+
+    @property
+    def reads_open_files(self) -> bool:  # type: ignore[override]
+        """See ``Storage``; asked anew, as a store may have to ask a server."""
+        return self.inner.reads_open_files
+
+    def forget_parent(self) -> None:
+        """In a forked child: a thread of the parent may have held the lock."""
+        self._mutex = threading.Lock()
 
     def is_packed(self, key: str) -> bool:
         """Whether a pack that is there now holds this event file; always asks.
@@ -262,3 +273,15 @@ class PackedStorage(Storage):
     def close(self) -> None:
         """See ``Storage``."""
         self.inner.close()
+
+
+_all: Final["weakref.WeakSet[PackedStorage]"] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    for storage in list(_all):
+        storage.forget_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -19,6 +19,9 @@ def survey_settled(storage: Storage, directory: PartitionDirectory) -> Survey:
     or those of a writer that died before they were acknowledged: no part of the stream yet.
     """
     survey = Catalog(storage).survey(directory)
+    if survey.missing:
+        # What was packed and removed while it was listed shows as its pack now.
+        survey = Catalog(storage).survey(directory)
     if not survey.missing:
         return survey
     present = list(survey.segments)

@@ -6,10 +6,10 @@ there. A store that fails is tried again for ever; one that has other bytes unde
 writer, and what is left stays in the journal.
 """
 
+import contextlib
 import logging
 import random
 import threading
-from collections import deque
 from typing import Final
 
 from filestream.clock import Clock
@@ -126,42 +126,38 @@ class Shipping:
 
 
 class Shipper:
-    """Starts a daemon thread, ``filestream-shipper-<writer id>``, on the first ``add``.
+    """Starts a daemon thread, ``filestream-shipper-<writer id>``, when there is something to ship.
+
+    What is to be shipped is what lies in the journal, so that no interrupt can make it forget a segment.
 
     Args:
         shipping: does it.
         journal: that is held by this process.
     """
 
-    def __init__(self, shipping: Shipping, journal: Journal, clock: Clock) -> None:
+    def __init__(self, shipping: Shipping, journal: Journal) -> None:
         self._shipping = shipping
         self._journal = journal
-        self._clock = clock
         # Guards all below, and tells of each change.
         self._change = threading.Condition()
-        self._waiting: deque[tuple[Segment, int]] = deque()
+        self._growing: Segment | None = None
+        self._is_due = False
         self._size = 0
         self._failure: FilestreamError | None = None
         self._trouble: FilestreamError | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
 
-    def add(self, segment: Segment) -> None:
-        """A segment of the journal to which nothing will be added."""
-        try:
-            size = self._journal.storage.size(segment.data_key)
-        except NotFoundError:
-            return  # Its creation failed, and was undone.
+    def grows(self, segment: Segment | None) -> None:
+        """The segment to which something may be added; all others in the journal are to be shipped."""
         with self._change:
-            self._waiting.append((segment, size))
-            self._size += size
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run,
-                    name=f"filestream-shipper-{self._journal.writer_id}",
-                    daemon=True,
-                )
-                self._thread.start()
+            before, self._growing = self._growing, segment
+            if before is None or before == segment:
+                return
+            with contextlib.suppress(NotFoundError):  # Its creation failed, and was undone.
+                self._size += self._journal.storage.size(before.data_key)
+            self._is_due = True
+            self._start()
             self._change.notify_all()
 
     def wait_for_room(self) -> None:
@@ -172,13 +168,13 @@ class Shipper:
             UnavailableError: the store is too far behind.
         """
         with self._change:
-            if not self._failure and self._size <= _BACKLOG_BYTES_MAX:
+            if self._failure is None and self._size <= _BACKLOG_BYTES_MAX:
                 return
+            self._start()
             self._change.wait_for(
                 lambda: self._failure or self._size <= _BACKLOG_BYTES_MAX, _ROOM_S_MAX
             )
-            if self._failure is not None:
-                raise type(self._failure)(str(self._failure)) from self._failure
+            self._raise_failure()
             if self._size > _BACKLOG_BYTES_MAX:
                 raise UnavailableError(
                     f"the journal is full: the store is behind by {self._size} bytes. "
@@ -192,53 +188,101 @@ class Shipper:
             UnavailableError: it is not; the journal keeps it.
             ConflictError: another process writes under this id; the journal keeps the rest.
         """
-        with self._change:
-            self._change.wait_for(lambda: self._failure or not self._waiting, _FINISH_S_MAX)
-            self._is_over = True
-            self._change.notify_all()
-            left = len(self._waiting)
-        if self._thread is not None and not left:
-            self._thread.join()
-        if self._failure is not None:
-            raise type(self._failure)(str(self._failure)) from self._failure
-        if left:
+        try:
+            with self._change:
+                self._change.wait_for(
+                    lambda: self._failure or not self._is_due or not self._is_running,
+                    _FINISH_S_MAX,
+                )
+                self._raise_failure()
+                is_behind = self._is_due and self._is_running
+        finally:
+            with self._change:
+                self._is_over = True
+                self._change.notify_all()
+        try:
+            if is_behind:
+                raise self._trouble or UnavailableError("the store is slow.")
+            # Nobody else ships any more: what is left, whatever kept it back, goes now.
+            if self._thread is not None:
+                self._thread.join()
+            self._shipping.ship_all(self._journal)
+        except UnavailableError as error:
             raise UnavailableError(
-                f"the store did not take {left} segments; they are safe in the journal: open the "
-                f"writer here again to bring them there. journal={self._journal.url} {self._trouble}"
-            ) from self._trouble
+                "the store did not take everything; the rest is safe in the journal: open the writer "
+                f"here again to bring it there. journal={self._journal.url} {error}"
+            ) from error
 
     def forget_parent(self) -> None:
         """In a forked child: the journal and the thread are the parent's."""
         self._change = threading.Condition()
         self._is_over = True
 
+    @property
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start(self) -> None:
+        if self._is_running or self._is_over:
+            return
+        thread = threading.Thread(
+            target=self._run, name=f"filestream-shipper-{self._journal.writer_id}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            logger.warning("no thread can be started, so segments wait in the journal: %s", error)
+        else:
+            self._thread = thread
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(str(self._failure)) from self._failure
+
     def _run(self) -> None:
         pause_s = _PAUSE_S[0]
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._is_over)
-                if self._is_over or not self._waiting:
-                    return
-                segment, size = self._waiting[0]
+        while self._wait_for_work():
             try:
-                self._shipping.ship(self._journal, segment)
+                self._ship_what_is_closed()
+                pause_s = _PAUSE_S[0]
             except UnavailableError as error:
-                logger.warning("trying again to bring a segment to the store: %s", error)
-                self._trouble = error
+                logger.warning("trying again to bring segments to the store: %s", error)
                 with self._change:
+                    self._trouble, self._is_due = error, True
                     self._change.wait_for(lambda: self._is_over, pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
-                continue
-            except FilestreamError as error:
-                logger.error("segments stay in the journal %s: %s", self._journal.url, error)  # noqa: TRY400
+            except Exception as error:
+                logger.exception("segments stay in the journal %s", self._journal.url)
+                if not isinstance(error, FilestreamError):
+                    error = UnavailableError(f"the thread that ships failed: {error!r}")
                 with self._change:
                     self._failure = error
                     self._change.notify_all()
                 return
-            pause_s = _PAUSE_S[0]
+
+    def _wait_for_work(self) -> bool:
+        """Whether there is something to do; False when all is over."""
+        with self._change:
+            self._change.wait_for(lambda: self._is_due or self._is_over)
+            return not self._is_over
+
+    def _ship_what_is_closed(self) -> None:
+        with self._change:
+            growing = self._growing
+        for segment in self._journal.segments():
+            # Listed before or after, the one that grows was known to grow before it was there.
+            if segment in (growing, self._growing):
+                continue
+            if self._is_over:
+                return
+            size = self._journal.size(segment)
+            self._shipping.ship(self._journal, segment)
             with self._change:
-                self._waiting.popleft()
-                self._size -= size
+                self._size = max(0, self._size - size)
+                self._change.notify_all()
+        with self._change:
+            if self._growing == growing:
+                self._is_due, self._size = False, 0
                 self._change.notify_all()
 
 

@@ -29,7 +29,7 @@ from filestream.partitions.event import Event
 from filestream.partitions.generations import Generations
 from filestream.partitions.growth import GrowthWatch
 from filestream.partitions.janitor import Janitor
-from filestream.partitions.journal import JournalPlace, Journals, default_root, journals_of
+from filestream.partitions.journal import JournalPlace, Journals, journals_of
 from filestream.partitions.layout import (
     DESCRIPTION_KEY,
     check_stream_name,
@@ -192,7 +192,7 @@ class Stream:
             properties=self.properties,
             clock=self._clock,
             chance=self._chance,
-            journals=Journals(self._store, journal or default_root(os.environ), self.id, self.url),
+            journals=Journals(self._store, journal, self.id, self.url),
             writer_id=writer_id,
             take_over=take_over,
             janitor=None if retention_every is None else self.janitor(every=retention_every),
@@ -302,8 +302,8 @@ class Stream:
 
         Args:
             after: a partition is finished so long after its end; at least ``"1m"``.
-            grace: segments are removed by a later call, so long after they were packed: programs that
-                run with an older release do not know of packs.
+            grace: segments are removed by a later call, so long after they were packed; at least
+                ``"1m"``, longer than any listing that may be under way.
             pack_size: about so large; 1 MiB to 1 GiB, and read into memory at once.
             dry_run: read everything, change nothing.
             work: does the chores somewhere else; see ``filestream.consumers.spark.compaction``.
@@ -312,7 +312,6 @@ class Stream:
         Raises:
             ConflictError: another process compacts the stream.
             InvalidRequestError: a bad value.
-            CorruptDataError: a pack is damaged; what it was made from was not removed.
         """
         settings = CompactionSettings.parse(after, grace, pack_size, dry_run=dry_run)
         return compact(self.view(), self._store, settings, work=work, progress=progress)

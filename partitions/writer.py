@@ -33,8 +33,9 @@ from filestream.partitions.janitor import Janitor
 from filestream.partitions.journal import Journals
 from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.layout import Offset
-from filestream.partitions.open_lane import open_lane
+from filestream.partitions.open_lane import claim_id, open_lane
 from filestream.partitions.packed_storage import PackedStorage
+from filestream.partitions.shipper import Shipping
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.partitions.writer_work import Append, Control, may_fly
 from filestream.settings import StreamProperties
@@ -73,21 +74,19 @@ class StreamWriter:
         self._url = storage.url
         self._clock = clock
         self._intake = Intake(properties, clock)
-        self._claim = WriterClaim(
-            store, writer_id, lambda name: storage.can_append or not journals.is_elsewhere(name)
+        generations = Generations(store, storage.url)
+        shipping = Shipping(storage, generations, stream_name, properties, clock)
+        self._claim = (
+            WriterClaim(store, writer_id)
+            if storage.can_append
+            else claim_id(store, writer_id, journals, shipping.ship_all, take_over=take_over)
         )
-        site = LaneSite(
-            storage,
-            Generations(store, storage.url),
-            stream_name,
-            self._claim,
-            properties,
-            clock,
-            chance,
-        )
-        # Only the leader of the drain calls it.
         try:
-            self._lane: Lane = open_lane(site, store, journals, take_over=take_over)
+            site = LaneSite(
+                storage, generations, stream_name, self._claim, properties, clock, chance
+            )
+            # Only the leader of the drain calls it.
+            self._lane: Lane = open_lane(site, store, journals, shipping)
         except BaseException:
             self._claim.close()
             raise
@@ -427,11 +426,13 @@ class StreamWriter:
             self._drain.close(InvalidRequestError(_CLOSED))
             self._is_sealed = True
             self._flush()
-            self._lane.seal("close")
             try:
-                self._lane.close()
+                self._lane.seal("close")
             finally:
-                self._report_lost()
+                try:
+                    self._lane.close()
+                finally:
+                    self._report_lost()
 
     def _flush(self) -> None:
         try:

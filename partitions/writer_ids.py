@@ -55,6 +55,10 @@ class WriterClaim:
         """Whether the id may be lost, and taken by another, while this process lives."""
         return self._store.lease_s > 0
 
+    def insist(self) -> None:
+        """From now on only this id will do."""
+        self._is_wanted = True
+
     def renew(self) -> bool:
         """Take the id again after it was lost, or another where none was asked for.
 
@@ -93,8 +97,12 @@ class WriterClaim:
                 lock = self._store.claim(f"writers/file.{number}")
             except ConflictError:
                 continue
-            if self._may_use(f"file.{number}"):
-                self.writer_id = f"file.{number}"
-                return lock
+            try:
+                if self._may_use(f"file.{number}"):
+                    self.writer_id = f"file.{number}"
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
             lock.close()
         raise ConflictError(f"all writer ids are taken. count={_WRITER_IDS_MAX}")

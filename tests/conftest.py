@@ -237,6 +237,14 @@ def s3_in(kind, folder):
     return s3.S3Server(kind, folder)
 
 
+@pytest.fixture
+def no_grace(monkeypatch):
+    """Compaction may remove at once what it has packed: no test waits for a minute."""
+    from filestream.partitions import compaction
+
+    monkeypatch.setattr(compaction, "_GRACE_MS_MIN", 0)
+
+
 _places = itertools.count()
 STORES = [
     "file",

@@ -48,8 +48,8 @@ def compact(
 
     Raises:
         ConflictError: another process compacts the stream.
-        CorruptDataError, UnavailableError: before anything was begun. What a task raises comes as
-            Spark's exception, with the error's text in it.
+        UnavailableError: before anything was begun. What a task raises comes as Spark's exception,
+            with the error's text in it.
     """
     place = os.fspath(url)
     stream = streams.open(place, storage_options=storage_options)

@@ -32,7 +32,7 @@ def with_options(reader, options):
     return reader
 
 
-def test_a_table_and_a_stream(spark, store, tmp_path):
+def test_a_table_and_a_stream(spark, store, tmp_path, no_grace):
     url, options = store
     stream = filestream.create(url, storage_options=options, partition_duration="1h", linger="0")
     with stream.writer() as one, stream.writer() as two:

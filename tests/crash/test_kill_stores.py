@@ -13,11 +13,13 @@ from servers.processes import kill, pipe, start
 
 import filestream
 from filestream.errors import FilestreamError
+from filestream.partitions import compaction
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(900)]
 
 COMPACTIONS = int(os.environ.get("FILESTREAM_COMPACTION_KILLS", "20"))
-CYCLES = int(os.environ.get("FILESTREAM_STORE_KILLS", "200"))
+WRITERS = 4
+KILLS = int(os.environ.get("FILESTREAM_STORE_KILLS", "200"))
 ACK = struct.Struct(">ii")
 
 STORES = [
@@ -35,9 +37,9 @@ remote = pytest.mark.parametrize(
 )
 
 
-def produce_for_ever(url, cycle, sender):
+def produce_for_ever(url, name, cycle, sender):
     """Two threads append and say what was acknowledged, until they are killed."""
-    writer = filestream.open(url).writer("mine")
+    writer = filestream.open(url).writer(name)
     telling = threading.Lock()
 
     def produce(me):
@@ -88,7 +90,7 @@ def check(found, acknowledged):
 
 @remote
 def test_kills_and_stops_lose_invent_and_reorder_nothing(make, seed):
-    kill_again_and_again(make("s", segment_size="64KiB", linger="5ms"), seed, CYCLES)
+    kill_again_and_again(make("s", segment_size="64KiB", linger="5ms"), seed, KILLS)
 
 
 @pytest.mark.s3
@@ -97,42 +99,64 @@ def test_kills_and_stops_of_writers_with_a_journal(make, seed, monkeypatch, tmp_
     """What was acknowledged and not shipped is there when the writer has come back."""
     monkeypatch.setenv("FILESTREAM_JOURNAL", str(tmp_path / "journals"))
     stream = make("s", acknowledgement="journal", ship_interval="100ms", commit_size="16KiB")
-    kill_again_and_again(stream, seed, CYCLES // 4)
+    kill_again_and_again(stream, seed, KILLS // 4)
     assert [place.writer_id for place in stream.journals()] == []
 
 
-def kill_again_and_again(stream, seed, cycles):
+def kill_again_and_again(stream, seed, kills):
+    """Several writers side by side, so that they wait for the store and not for each other."""
     chance = random.Random(seed)
     has_journal = stream.properties.acknowledgement == "journal"
     acknowledged = []
-    for cycle in range(cycles):
-        receiver, sender = pipe()
-        process = start(produce_for_ever, stream.url, cycle, sender)
-        sender.close()
-        acks = received(receiver, 30)
-        assert acks, "nothing was acknowledged"
+    for cycle in range(kills // WRITERS):
+        writers = [Victim(stream.url, cycle, number) for number in range(WRITERS)]
+        for writer in writers:
+            assert writer.take(30), "nothing was acknowledged"
         time.sleep(chance.random() * 0.03)  # noqa: TID251 - at any moment
         if cycle % 4 == 0:
             # Stopped, looked at, and let go on before it is killed.
-            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(writers[0].process.pid, signal.SIGSTOP)
             found = {event.body for event in stream.read("-200")}
-            acks += received(receiver)
+            writers[0].take()
             assert found or has_journal
-            os.kill(process.pid, signal.SIGCONT)
-        kill(process)
-        process.join(30)
-        acks += received(receiver)
-        receiver.close()
-        acknowledged += bodies_of(cycle, acks)
+            os.kill(writers[0].process.pid, signal.SIGCONT)
+        for writer in writers:
+            acknowledged += writer.end()
 
-    stream.writer("mine").close()
+    for number in range(WRITERS):
+        stream.writer(f"mine{number}").close()
     found = [event.body for event in stream.read()]
     check(found, acknowledged)
-    print(f"cycles={cycles} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
+    print(f"kills={kills} acknowledged={len(acknowledged)} more={len(found) - len(acknowledged)}")
     assert [f for f in stream.verify() if f.level == "damage"] == []
 
 
+class Victim:
+    """A process that writes until it is killed, and what it said was acknowledged."""
+
+    def __init__(self, url, cycle, number):
+        receiver, sender = pipe()
+        self.cycle = cycle * WRITERS + number
+        self.process = start(produce_for_ever, url, f"mine{number}", self.cycle, sender)
+        sender.close()
+        self.receiver = receiver
+        self.acks = []
+
+    def take(self, wait_s=0.0):
+        acks = received(self.receiver, wait_s)
+        self.acks += acks
+        return acks
+
+    def end(self):
+        kill(self.process)
+        self.process.join(30)
+        self.take()
+        self.receiver.close()
+        return bodies_of(self.cycle, self.acks)
+
+
 def compact_for_ever(url, sender):
+    compaction._GRACE_MS_MIN = 0
     stream = filestream.open(url)
     sender.send_bytes(b"begins")
     while True:
@@ -140,7 +164,7 @@ def compact_for_ever(url, sender):
 
 
 @pytest.mark.parametrize("home", STORES, indirect=True)
-def test_compaction_killed_again_and_again(make, seed):
+def test_compaction_killed_again_and_again(make, seed, no_grace):
     """Late events keep coming to a partition that is over; every one is read once, with its offset."""
     chance = random.Random(seed)
     stream = make("s", partition_duration="1h")

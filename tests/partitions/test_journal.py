@@ -1,24 +1,31 @@
 """Level ``journal``: acknowledged here, in the store soon after, and never lost in between."""
 
+import contextlib
 import itertools
 import json
 import logging
 import random
+import threading
 from pathlib import Path
 
 import pytest
 
 import filestream
+from filestream.blocks import End
 from filestream.clock import ManualClock
 from filestream.errors import (
     ConflictError,
     CorruptDataError,
+    FencedError,
+    FilestreamError,
     InvalidRequestError,
     NotFoundError,
     UnavailableError,
 )
 from filestream.partitions import journal_lane, shipper
 from filestream.partitions.journal import Journal, default_root
+from filestream.partitions.writer_ids import WriterClaim
+from filestream.segment_reader import parse_header
 from filestream.storage.generic import GenericStorage
 from filestream.storage.local import _LocalAppender
 
@@ -41,8 +48,14 @@ def stream(make):
     return make()
 
 
+def is_empty(data):
+    """Whether a segment holds no event: one that takes the row."""
+    header = parse_header(data)
+    return isinstance(header.parse(data, header.size, 0), End)
+
+
 class Store:
-    """Holds up, or fails, the PUTs of segments."""
+    """Fails the PUTs of segments with events; the first of a row holds none."""
 
     def __init__(self, monkeypatch):
         self.is_down = False
@@ -50,7 +63,7 @@ class Store:
         real = GenericStorage.put_if_absent
 
         def put(storage, key, data):
-            if key.endswith(".dat"):
+            if key.endswith(".dat") and not is_empty(data):
                 if self.is_down:
                     raise UnavailableError("the store is down, by order of the test")
                 self.puts.append(key)
@@ -168,7 +181,7 @@ class TestSomewhereElse:
             left.writer("mine", journal=tmp_path / "there")
         monkeypatch.setenv("FILESTREAM_JOURNAL", str(tmp_path / "here"))
         with left.writer("mine") as writer:
-            assert writer.append(b"after").sequence == 1
+            assert writer.append(b"after").sequence == 2
         assert bodies(left) == [b"left", b"after"]
 
     def test_one_that_lives_keeps_its_journal(self, stream, store, tmp_path):
@@ -229,7 +242,8 @@ class TestTheStoreFails:
 
         def put(storage, key, data):
             real_put(storage, key, data)
-            if when == "after the PUT" and key.endswith(".dat") and next(failures, False):
+            is_segment = key.endswith(".dat") and not is_empty(data)
+            if when == "after the PUT" and is_segment and next(failures, False):
                 raise UnavailableError("the answer was lost, by order of the test")
 
         def remove(journal, segment):
@@ -324,11 +338,11 @@ class TestWhatACrashLeaves:
 
     def test_a_file_that_died_at_birth_keeps_its_place(self, crashed, tmp_path):
         raw = self.file.read_bytes()
-        following = self.file.with_name("mine.000002.dat")
+        following = self.file.with_name("mine.000003.dat")
         following.write_bytes(raw[:5])
         assert self.again(crashed, tmp_path) == [b"shipped", b"one", b"two"]
         with crashed.writer("mine", journal=tmp_path) as writer:
-            assert writer.append(b"next").sequence == 3
+            assert writer.append(b"next").sequence == 5  # The row was taken anew.
 
     def test_damage_is_named_and_nothing_is_thrown_away(self, crashed, tmp_path):
         raw = bytearray(self.file.read_bytes())
@@ -378,11 +392,11 @@ def test_gaps_of_earlier_commits_are_filled_first(stream, store, tmp_path):
     files.delete(keys[1])
     stream.update_properties(acknowledgement="journal")
     with stream.writer("mine", journal=tmp_path) as writer:
-        assert writer.append(b"new").sequence == 3
+        assert writer.append(b"new").sequence == 4
     assert files.exists(keys[1])
 
 
-def test_shipped_packed_and_shipped_again(tmp_path, store, monkeypatch):
+def test_shipped_packed_and_shipped_again(tmp_path, store, monkeypatch, no_grace):
     """It died after the PUT; when it is opened again, that segment was packed and removed."""
     clock = ManualClock(OLD)
     stream = filestream.create(
@@ -395,11 +409,11 @@ def test_shipped_packed_and_shipped_again(tmp_path, store, monkeypatch):
         for number in range(3):
             writer.append(b"%d" % number)
             writer.roll()
-        while len(store.puts) < 3:
+        while len(set(store.puts)) < 3:
             writer.flush()
         die(writer)
     clock.jump(2 * HOUR_MS)
-    assert stream.compact(grace=0).removed == 3
+    assert stream.compact(grace=0).removed == 4
     stream.writer("mine", journal=tmp_path).close()
 
     assert bodies(stream) == [b"0", b"1", b"2"]
@@ -441,7 +455,7 @@ class TestTheLocalDisk:
             self.plan = [7]
             with pytest.raises(UnavailableError):
                 writer.append(b"torn")
-            assert writer.append(b"after").sequence == 1
+            assert writer.append(b"after").sequence == 2
             store.is_down = False
         assert bodies(stream) == [b"safe", b"after"]
         assert list(stream.verify()) == []
@@ -453,9 +467,197 @@ class TestTheLocalDisk:
             self.plan = [5]
             with pytest.raises(UnavailableError):
                 writer.append(b"lost")
-            assert writer.append(b"after").sequence == 2
+            assert writer.append(b"after").sequence == 3
         assert bodies(stream) == [b"safe", b"after"]
         assert list(stream.verify()) == []
+
+
+class TestInterrupts:
+    @pytest.fixture
+    def interrupted(self, stream, store, tmp_path, monkeypatch):
+        """Ctrl-C while the end of a segment is synced."""
+        writer = stream.writer("mine", journal=tmp_path)
+        writer.append(b"acknowledged")
+        real = _LocalAppender.write_and_sync
+        with monkeypatch.context() as patched:
+
+            def interrupt(appender, data):
+                if data[:8] == b"\xff" * 8:
+                    raise KeyboardInterrupt
+                real(appender, data)
+
+            patched.setattr(_LocalAppender, "write_and_sync", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.roll()
+        self.writer = writer
+        return stream
+
+    def test_and_closed(self, interrupted):
+        self.writer.close()
+        assert bodies(interrupted) == [b"acknowledged"]
+
+    def test_and_gone_on_with(self, interrupted):
+        self.writer.append(b"more")
+        assert wait_for(interrupted, 2) == [b"acknowledged", b"more"]
+        self.writer.close()
+        assert list(interrupted.verify()) == []
+
+
+class TestTakenOver:
+    """A process that was taken for dead, and is not."""
+
+    @pytest.fixture
+    def sleeper(self, stream, store, tmp_path):
+        writer = stream.writer("mine", journal=tmp_path / "here")
+        writer.append(b"shipped")
+        writer.roll()
+        wait_for(stream, 1)
+        self.there = tmp_path / "there"
+        self.stream = stream
+        yield writer
+        store.is_down = False
+        with contextlib.suppress(FilestreamError):
+            writer.close()
+
+    def lose(self, writer):
+        documents = self.stream._store
+        name = f"_claims/writers/{writer.writer_id}"
+        document = documents.get(name)
+        documents.compare_and_set(name, b"{}", version=document.version)
+        writer._claim._lock.is_lost = True
+
+    def heir(self):
+        stream = filestream.open(self.stream.url)
+        return stream.writer("mine", journal=self.there, take_over=True)
+
+    def test_leaves_the_name_of_its_heirs_journal(self, sleeper, store):
+        self.lose(sleeper)
+        with self.heir() as heir:
+            heir.append(b"heir")
+            sleeper.close()
+            (place,) = self.stream.journals()
+            assert place.directory.startswith(str(self.there))
+        assert bodies(self.stream) == [b"shipped", b"heir"]
+
+    def test_acknowledges_nothing_when_it_wakes(self, sleeper, store):
+        self.lose(sleeper)
+        with self.heir() as heir:
+            heir.append(b"heir")
+        for _ in range(2):
+            with pytest.raises((ConflictError, FencedError)):
+                sleeper.append(b"lost")
+        assert bodies(self.stream) == [b"shipped", b"heir"]
+
+    def test_ships_nothing_in_place_of_its_heir(self, sleeper, store):
+        store.is_down = True
+        sleeper.append(b"given up")
+        sleeper.roll()
+        self.lose(sleeper)
+        with self.heir() as heir:
+            heir.append(b"heir")
+            store.is_down = False
+            with pytest.raises(ConflictError):
+                sleeper.close()
+        assert bodies(self.stream) == [b"shipped", b"heir"]
+        assert [f for f in self.stream.verify() if f.level != "note"] == []
+
+    def test_what_cannot_be_shipped_here_can_be_given_up_too(self, sleeper, store, tmp_path):
+        store.is_down = True
+        offset = sleeper.append(b"given up")
+        die(sleeper)
+        store.is_down = False
+        segment = f"{offset.segment_path}.dat"
+        other = filestream.create(f"{self.stream.url}-other", linger="0")
+        with other.writer("mine") as foreign:
+            source = f"{foreign.append(b'theirs').segment_path}.dat"
+        theirs = other.view().storage.read(source, 0, 1 << 20)
+        self.stream.view().storage.inner.put_if_absent(segment, theirs)
+        with pytest.raises(ConflictError, match="another process wrote"):
+            self.stream.writer("mine", journal=tmp_path / "here")
+        with self.stream.writer("mine", journal=tmp_path / "here", take_over=True) as writer:
+            writer.append(b"on")
+        assert bodies(self.stream)[-1] == b"on"
+
+    def test_a_nameless_one_keeps_the_id_that_its_journal_has(self, stream, store, tmp_path):
+        self.stream = stream
+        writer = stream.writer(journal=tmp_path / "here")
+        writer.append(b"before")
+        writer.roll()
+        self.lose(writer)
+        with stream._store.claim("writers/file.0"), pytest.raises(ConflictError):
+            writer.append(b"after")
+        assert writer.writer_id == "file.0"
+        writer.close()
+        assert bodies(stream) == [b"before"]
+
+
+def test_one_call_is_not_one_object(make, store, tmp_path):
+    stream = make(commit_size="64KiB", block_size="8KiB")
+    with stream.writer("mine", journal=tmp_path) as writer:
+        offsets = list(writer.append_many([bytes(1000)] * 1000))
+    assert len(store.puts) > 10
+    storage = stream.view().storage
+    assert max(storage.size(key) for key in store.puts) < 70 << 10
+    assert [event.offset for event in stream.read()] == offsets
+
+
+def test_a_damaged_journal_is_in_nobodys_way_but_its_own(stream, store, tmp_path):
+    store.is_down = True
+    writer = stream.writer(journal=tmp_path)
+    writer.append(b"damaged")
+    writer.append(b"behind")
+    die(writer)
+    store.is_down = False
+    (path,) = tmp_path.glob("*/file.0.*/0*/*/*.dat")
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"damaged")] ^= 1
+    path.write_bytes(raw)
+    with stream.writer(journal=tmp_path) as other:
+        assert other.writer_id == "file.1"
+    with pytest.raises(CorruptDataError):
+        stream.writer("file.0", journal=tmp_path)
+
+
+def test_without_a_thread_segments_are_shipped_at_the_end(stream, store, tmp_path, monkeypatch):
+    real = threading.Thread.start
+
+    def start(thread):
+        if thread.name.startswith("filestream-shipper"):
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with stream.writer("mine", journal=tmp_path) as writer:
+        for number in range(3):
+            writer.append(b"%d" % number)
+            writer.roll()
+        assert bodies(stream) == []
+    assert bodies(stream) == [b"0", b"1", b"2"]
+
+
+def test_a_process_without_a_home(make, tmp_path, monkeypatch):
+    def expanduser(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    local = filestream.create(tmp_path / "s")
+    far, journaled = make(acknowledgement="object"), make()
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("FILESTREAM_JOURNAL", raising=False)
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    for stream in (local, far):
+        with stream.writer() as writer:
+            writer.append(b"fine")
+    with pytest.raises(InvalidRequestError, match="FILESTREAM_JOURNAL"):
+        journaled.writer()
+
+
+def test_an_id_that_may_not_be_used_is_given_back(stream):
+    def fail(name):
+        raise UnavailableError("by order of the test")
+
+    with pytest.raises(UnavailableError):
+        WriterClaim(stream._store, None, fail)
+    WriterClaim(stream._store, "file.0").close()
 
 
 def test_more_partitions_than_are_kept_in_mind(stream, store, tmp_path, monkeypatch):
@@ -483,6 +685,9 @@ def test_a_sleeper_whose_journal_was_given_up_stops(stream, store, tmp_path):
         sleeper._claim._lock.is_lost = True
         with pytest.raises(UnavailableError, match="gave up"):
             sleeper.append(b"after")
+        for _ in range(2):
+            with pytest.raises(FencedError, match="gave up"):
+                sleeper.append(b"after")
 
 
 def test_only_where_there_is_a_store_and_only_with_checksums(tmp_path, make):

@@ -123,10 +123,13 @@ class StreamMachine(RuleBasedStateMachine):
         self.acknowledged.append(row)
         return offset
 
-    @rule(grace=st.sampled_from([0, "1h"]))
-    def compact(self, grace):
+    @rule(removes=st.booleans())
+    def compact(self, removes):
         self.clock.jump(4 * 3_600_000)
-        self.stream.compact(after="1m", grace=grace, pack_size="1MiB")
+        self.stream.compact(after="1m", grace="1h", pack_size="1MiB")
+        if removes:
+            self.clock.jump(2 * 3_600_000)
+            self.stream.compact(after="1m", grace="1h", pack_size="1MiB")
 
     @rule(offset=offsets)
     def read_from_an_offset(self, offset):
