@@ -11,7 +11,7 @@ from filestream.partitions.journal_lane import JournalLane
 from filestream.partitions.lane import Lane, LaneSite
 from filestream.partitions.object_lane import ObjectLane
 from filestream.partitions.shipper import Shipper, Shipping
-from filestream.partitions.writer_ids import WriterClaim
+from filestream.partitions.writer_ids import WriterClaim, is_automatic
 
 __all__ = ["claim_id", "open_lane"]
 
@@ -85,8 +85,11 @@ def open_lane(site: LaneSite, store: PropertyStore, journals: Journals, shipping
 
 
 def _recover_others(own: str, store: PropertyStore, journals: Journals, shipping: Shipping) -> None:
-    """Writers of this machine that died, and that nobody may open again: ``file.3`` of four."""
-    for writer_id in journals.writers_here():
+    """Writers of this machine that died, and that nobody may open again: ``file.3`` of four.
+
+    Those that were asked for by name come back by name, and must not find it taken by a helper.
+    """
+    for writer_id in filter(is_automatic, journals.writers_here()):
         place = journals.named(writer_id) if writer_id != own else None
         if place is None or not journals.is_here(place):
             continue

@@ -5,6 +5,7 @@ is merely stopped is not. Where claims hang on a session with a server, one may 
 ``is_held`` tells, and ``renew`` takes the id back, or another.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -13,9 +14,15 @@ from filestream.errors import ConflictError
 from filestream.partitions.layout import check_writer_id
 from filestream.storage.base import Lock
 
-__all__ = ["WriterClaim"]
+__all__ = ["WriterClaim", "is_automatic"]
 
 _WRITER_IDS_MAX: Final = 10_000
+_AUTOMATIC: Final = re.compile(r"file\.[0-9]+")
+
+
+def is_automatic(writer_id: str) -> bool:
+    """Whether this is what writers get that ask for no id."""
+    return bool(_AUTOMATIC.fullmatch(writer_id))
 
 
 class WriterClaim:
