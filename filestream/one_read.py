@@ -26,6 +26,11 @@ class OneRead:
         self._first: bytes | None = None
         self._size = -1
 
+    @property
+    def held_size(self) -> int:
+        """Bytes that are kept."""
+        return len(self._first or b"")
+
     def url_of(self, key: str) -> str:
         """See ``Storage``."""
         return self._storage.url_of(key)

@@ -199,6 +199,17 @@ class SegmentReader:
             self.header = header
         return self.header
 
+    def first_timestamp_ms(self) -> int | None:
+        """Time of the first block as it stands there, not checked; None where there is none."""
+        header = self.open_header()
+        head = b"" if header is None else self._storage.read(self.key, header.size, 8)
+        return int.from_bytes(head, "big", signed=True) if len(head) == 8 else None
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of the segment that are kept in memory, where it never changes."""
+        return self._storage.held_size if isinstance(self._storage, OneRead) else 0
+
     def index(self) -> list[indexfile.IndexEntry]:
         """Entries of the index beside the file that can be believed, ascending; maybe none."""
         header = self.open_header()

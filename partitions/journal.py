@@ -176,13 +176,13 @@ class Journals:
         return sorted({writer_id for writer_id, _ in self._here()})
 
     def recover(
-        self, writer_id: str, ship: Callable[[Journal], None], *, take_over: bool = False
+        self, writer_id: str, ship: Callable[[Journal], None], *, takeover: bool = False
     ) -> None:
         """Bring what a journal holds to the store, if there is one; the writer id must be held.
 
         Args:
             ship: brings all segments of a journal to the store.
-            take_over: give up what a journal holds that is not here, or cannot be brought there.
+            takeover: give up what a journal holds that is not here, or cannot be brought there.
 
         Raises:
             ConflictError: the journal is not here, or another living process holds it, or another
@@ -193,14 +193,14 @@ class Journals:
         place = self.named(writer_id)
         if place is not None:
             if self.is_here(place):
-                self._recover_here(place, ship, take_over=take_over)
-            elif take_over:
+                self._recover_here(place, ship, takeover=takeover)
+            elif takeover:
                 self._give_up(place)
             else:
                 raise ConflictError(
                     f"writer {writer_id!r} has a journal that may hold events which are not in the "
                     f"store yet. It is on {place.host} in {place.directory}: open the writer there "
-                    f"once, or give those events up with take_over. url={self._url}"
+                    f"once, or give those events up with takeover. url={self._url}"
                 )
         for here, journal_id in self._here():
             if here == writer_id:
@@ -236,7 +236,7 @@ class Journals:
         journal.delete()
 
     def _recover_here(
-        self, place: JournalPlace, ship: Callable[[Journal], None], *, take_over: bool
+        self, place: JournalPlace, ship: Callable[[Journal], None], *, takeover: bool
     ) -> None:
         folder = self._folder(place.writer_id, place.journal_id)
         try:
@@ -244,7 +244,7 @@ class Journals:
                 ship(journal)
                 self.end(journal)
         except (ConflictError, CorruptDataError):
-            if not take_over:
+            if not takeover:
                 raise
             self._give_up(place)
 

@@ -24,7 +24,7 @@ def claim_id(
     journals: Journals,
     ship: Callable[[Journal], None],
     *,
-    take_over: bool,
+    takeover: bool,
 ) -> WriterClaim:
     """Hold a writer id, once what an earlier writer left under it is in the store.
 
@@ -33,7 +33,7 @@ def claim_id(
     Args:
         wanted: the id; None takes the first that is free, and has no journal that is in the way.
         ship: brings all segments of a journal to the store.
-        take_over: give up what a journal somewhere else holds.
+        takeover: give up what a journal somewhere else holds.
 
     Raises:
         ConflictError: another living process holds the id, or its journal is not here.
@@ -48,7 +48,7 @@ def claim_id(
     while True:
         claim = WriterClaim(store, wanted, may_use)
         try:
-            journals.recover(claim.writer_id, ship, take_over=take_over)
+            journals.recover(claim.writer_id, ship, takeover=takeover)
         except (ConflictError, CorruptDataError) as error:
             claim.close()
             if wanted is not None:

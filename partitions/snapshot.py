@@ -5,7 +5,6 @@ snapshot ends, so they end even while writers go on. A position that names an ev
 chains at its place in the merged order: (timestamp, writer, sequence, position, index).
 """
 
-import contextlib
 import itertools
 import logging
 from collections import deque
@@ -29,6 +28,7 @@ from filestream.partitions.layout import Offset, Partition, Segment
 from filestream.partitions.merge import Source, events_of
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.positions import At, End, Last, Position, Start
+from filestream.partitions.read_ahead import Look, first_looks
 from filestream.partitions.settled import survey_settled
 from filestream.segment_map import segment_end
 from filestream.segment_reader import OnCorrupt, SegmentReader
@@ -290,13 +290,15 @@ def sources_behind(
     for segment in segments:
         if (cut := bounds.cut(segment)) is not None:
             chains.setdefault(segment.writer_id, []).append((segment, cut))
+    heads = [wanted[0] for wanted in chains.values()]
     found = []
-    for writer_id, wanted in chains.items():
-        first_ms = _first_time(snapshot, wanted[0][0]) if len(chains) > 1 else 0
+    for (writer_id, wanted), look in zip(
+        chains.items(), _looks(snapshot, heads, on_corrupt), strict=True
+    ):
         pieces = itertools.chain.from_iterable(
             _pieces_of(snapshot, segment, cut, on_corrupt) for segment, cut in wanted
         )
-        found.append(Source(first_ms, (writer_id, 0), pieces))
+        found.append(Source(look.first_ms, (writer_id, 0), pieces))
     return found
 
 
@@ -306,38 +308,42 @@ def sources_between(
     """For each segment that has something in the bounds, its pieces."""
     wanted = [(segment, cut) for segment in segments if (cut := bounds.cut(segment)) is not None]
     found = []
-    for segment, cut in wanted:
-        # With one source there is nothing to merge, and no first time to look up.
-        first_ms = _first_time(snapshot, segment) if len(wanted) > 1 else 0
+    for (segment, cut), look in zip(wanted, _looks(snapshot, wanted, on_corrupt), strict=True):
         order = (segment.writer_id, segment.sequence)
-        found.append(Source(first_ms, order, _pieces_of(snapshot, segment, cut, on_corrupt)))
+        pieces = _pieces_of(snapshot, segment, cut, on_corrupt, look.reader)
+        found.append(Source(look.first_ms, order, pieces))
     return found
 
 
-def _first_time(snapshot: Snapshot, segment: Segment) -> int:
-    """Time of the first block; a bad value costs order only, because the block is checked later."""
-    reader = SegmentReader(snapshot.view.storage, segment.data_key)
-    with contextlib.suppress(FilestreamError):
-        header = reader.open_header()
-        if header is not None:
-            head = snapshot.view.storage.read(segment.data_key, header.size, 8)
-            stamp = int.from_bytes(head, "big", signed=True)
-            if segment.partition.start_ms <= stamp < segment.partition.end_ms:
-                return stamp
-    return segment.partition.start_ms
+def _looks(
+    snapshot: Snapshot, wanted: Sequence[tuple[Segment, Cut]], on_corrupt: OnCorrupt
+) -> Iterator[Look]:
+    return first_looks(
+        snapshot.view.storage,
+        [segment for segment, _ in wanted],
+        lambda number: _reader(snapshot, *wanted[number], on_corrupt),
+    )
 
 
-def _pieces_of(
-    snapshot: Snapshot, segment: Segment, cut: Cut, on_corrupt: OnCorrupt
-) -> Iterator[Piece]:
-    view = snapshot.view
-    reader = SegmentReader(
-        view.storage,
+def _reader(snapshot: Snapshot, segment: Segment, cut: Cut, on_corrupt: OnCorrupt) -> SegmentReader:
+    return SegmentReader(
+        snapshot.view.storage,
         segment.data_key,
         position=cut.start_position,
         limit=snapshot.limits.get(segment),
         on_corrupt=on_corrupt,
     )
+
+
+def _pieces_of(
+    snapshot: Snapshot,
+    segment: Segment,
+    cut: Cut,
+    on_corrupt: OnCorrupt,
+    reader: SegmentReader | None = None,
+) -> Iterator[Piece]:
+    view = snapshot.view
+    reader = reader or _reader(snapshot, segment, cut, on_corrupt)
     try:
         if not cut.start_position and cut.interval.from_ms > segment.partition.start_ms:
             footer = reader.footer()

@@ -164,7 +164,7 @@ class Stream:
         *,
         retention_every: str | float | None = None,
         journal: str | os.PathLike[str] | None = None,
-        take_over: bool = False,
+        takeover: bool = False,
     ) -> StreamWriter:
         """Open a writer; use it with ``with``, share it among the threads of the process.
 
@@ -177,7 +177,7 @@ class Stream:
                 there after a restart. None takes ``FILESTREAM_JOURNAL`` from the environment, or
                 ``~/.local/state/filestream/journals``. Events that an earlier writer with this id
                 left in it go to the store before this returns.
-            take_over: give up the events of a journal that is somewhere else, such as on a machine
+            takeover: give up the events of a journal that is somewhere else, such as on a machine
                 that was lost.
 
         Raises:
@@ -194,7 +194,7 @@ class Stream:
             chance=self._chance,
             journals=Journals(self._store, journal, self.id, self.url),
             writer_id=writer_id,
-            take_over=take_over,
+            takeover=takeover,
             janitor=None if retention_every is None else self.janitor(every=retention_every),
         )
 

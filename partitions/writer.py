@@ -68,7 +68,7 @@ class StreamWriter:
         chance: random.Random,
         journals: Journals,
         writer_id: str | None = None,
-        take_over: bool = False,
+        takeover: bool = False,
         janitor: Janitor | None = None,
     ) -> None:
         self._url = storage.url
@@ -79,7 +79,7 @@ class StreamWriter:
         self._claim = (
             WriterClaim(store, writer_id)
             if storage.can_append
-            else claim_id(store, writer_id, journals, shipping.ship_all, take_over=take_over)
+            else claim_id(store, writer_id, journals, shipping.ship_all, takeover=takeover)
         )
         try:
             site = LaneSite(

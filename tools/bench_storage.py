@@ -30,6 +30,10 @@ _BODY: Final = bytes(4096)
 _BATCH: Final = [bytes(100)] * 10_000
 _BATCHES: Final = 8
 _TAILED: Final = 25
+_SMALL: Final = 400
+_SMALL_BATCH: Final = [bytes(100)] * 40
+# Any day that is over.
+_OVER_MS: Final = 1_401_408_000_000
 
 
 class _Bare(ABC):
@@ -124,6 +128,7 @@ def bench_storage(url: str, rounds: int = _ROUNDS) -> Iterator[Result]:
         yield from _appends(stream, bare, scheme, rounds)
         yield _tail_delay(stream, bare, scheme, rounds)
         yield _scan(stream, place, scheme, rounds)
+        yield from _compaction(f"{place}-small", scheme, rounds)
     finally:
         bare.close()
         stream.delete()
@@ -181,6 +186,37 @@ def _scan(stream: streams.Stream, place: str, scheme: str, rounds: int) -> Resul
         ratios.append(bare_s / ours_s)
     client.close()
     return Result(f"{scheme}: scan of {len(segments)} segments", "bare client", _GOAL, ratios)
+
+
+def _compaction(place: str, scheme: str, rounds: int) -> Iterator[Result]:
+    """Small segments of a day that is over, one by one and then packed, by the time of the bare client
+    for the small ones.
+    """
+    kind = {"file": _BareDisk, "hdfs": _BareHdfs}.get(scheme, _BareObjects)
+    stream = streams.create(place, linger="0", partition_duration="1d")
+    client = kind(place)
+    try:
+        with stream.writer() as writer:
+            for _ in range(_SMALL):
+                writer.append_many(_SMALL_BATCH, _OVER_MS)
+                writer.roll()
+        snapshot = take_snapshot(stream.view())
+        keys = [segment.data_key for chain in snapshot.chains.values() for segment in chain]
+        loose: list[float] = []
+        packed: list[float] = []
+        for ratios in (loose, packed):
+            for _ in range(rounds):
+                bare_s = _seconds(lambda: [client.read(key) for key in keys])
+                ours_s = _seconds(lambda: sum(batch.num_rows for batch in stream.scan()))
+                ratios.append(bare_s / ours_s)
+            # The small ones stay for their grace time, so the bare client can go on with them.
+            stream.compact()
+        what = f"{scheme}: scan of {len(keys)} segments of 4 KiB"
+        yield Result(what, "bare client", _GOAL, loose)
+        yield Result(f"{what}, packed", "bare client, not packed", _GOAL, packed)
+    finally:
+        client.close()
+        stream.delete()
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -142,7 +142,7 @@ class TestSomewhereElse:
         return stream
 
     def test_a_writer_does_not_begin(self, left, tmp_path):
-        with pytest.raises(ConflictError, match="take_over") as error:
+        with pytest.raises(ConflictError, match="takeover") as error:
             left.writer("mine", journal=tmp_path / "there")
         assert str(tmp_path / "here") in str(error.value)
         assert bodies(left) == []
@@ -151,7 +151,7 @@ class TestSomewhereElse:
         assert bodies(left) == [b"left"]
 
     def test_unless_the_events_are_given_up(self, left, tmp_path, caplog):
-        with left.writer("mine", journal=tmp_path / "there", take_over=True) as writer:
+        with left.writer("mine", journal=tmp_path / "there", takeover=True) as writer:
             writer.append(b"new")
         caplog.set_level(logging.WARNING)
         with left.writer("mine", journal=tmp_path / "here") as writer:
@@ -528,7 +528,7 @@ class TestTakenOver:
 
     def heir(self):
         stream = filestream.open(self.stream.url)
-        return stream.writer("mine", journal=self.there, take_over=True)
+        return stream.writer("mine", journal=self.there, takeover=True)
 
     def test_leaves_the_name_of_its_heirs_journal(self, sleeper, store):
         self.lose(sleeper)
@@ -574,7 +574,7 @@ class TestTakenOver:
         self.stream.view().storage.inner.put_if_absent(segment, theirs)
         with pytest.raises(ConflictError, match="another process wrote"):
             self.stream.writer("mine", journal=tmp_path / "here")
-        with self.stream.writer("mine", journal=tmp_path / "here", take_over=True) as writer:
+        with self.stream.writer("mine", journal=tmp_path / "here", takeover=True) as writer:
             writer.append(b"on")
         assert bodies(self.stream)[-1] == b"on"
 
@@ -681,7 +681,7 @@ def test_a_sleeper_whose_journal_was_given_up_stops(stream, store, tmp_path):
         document = documents.get("_claims/writers/mine")
         documents.compare_and_set("_claims/writers/mine", b"{}", version=document.version)
         there = tmp_path / "there"
-        filestream.open(stream.url).writer("mine", journal=there, take_over=True).close()
+        filestream.open(stream.url).writer("mine", journal=there, takeover=True).close()
         sleeper._claim._lock.is_lost = True
         with pytest.raises(UnavailableError, match="gave up"):
             sleeper.append(b"after")

@@ -13,6 +13,7 @@ from filestream.errors import (
     CorruptDataError,
     UnavailableError,
 )
+from filestream.partitions import read_ahead
 from filestream.storage.generic import GenericStorage
 
 _names = itertools.count()
@@ -25,6 +26,28 @@ def make():
         return filestream.create(f"fsspec+memory://lane/s{next(_names)}", **properties)
 
     return create
+
+
+@pytest.mark.parametrize("held", [1 << 20, 3000])
+def test_a_scan_asks_once_for_each_small_segment_it_can_keep(make, monkeypatch, held):
+    stream = make()
+    with stream.writer() as writer:
+        for number in range(40):
+            writer.append(b"%d" % number)
+    asked = []
+    real = GenericStorage.read
+
+    def read(storage, key, position, size):
+        if key.endswith(".dat"):
+            asked.append(key)
+        return real(storage, key, position, size)
+
+    monkeypatch.setattr(GenericStorage, "read", read)
+    monkeypatch.setattr(read_ahead, "_HELD_BYTES_MAX", held)
+    assert [event.body for event in stream.read()] == [b"%d" % number for number in range(40)]
+    assert len(set(asked)) == 40
+    assert (len(asked) == 40) == (held > 3000)
+    assert len(asked) <= 80
 
 
 class Gate:

@@ -969,10 +969,12 @@ def test_a_tail_that_failed_stays_failed(make, monkeypatch):
         two.append(b"b0")
     storage = type(stream.view().storage)
     real, calls = storage.read, []
+    # The first look at a segment may fail; in a bucket it brings everything if it does not.
+    first = 3 if stream.view().storage.can_append else 1
 
     def flaky(self, key, position, size):
         calls.append(key)
-        if key.endswith("b.000000.dat") and calls.count(key) == 3:
+        if key.endswith("b.000000.dat") and calls.count(key) >= first:
             raise UnavailableError("by order of the test")
         return real(self, key, position, size)
 

@@ -58,7 +58,7 @@ class _BadLineError(InvalidRequestError):
     "--journal", metavar="DIRECTORY", help="Of journals, at level journal; see FILESTREAM_JOURNAL."
 )
 @click.option(
-    "--take-over", is_flag=True, help="Give up events in a journal on a machine that was lost."
+    "--takeover", is_flag=True, help="Give up events in a journal on a machine that was lost."
 )
 def write(
     url: str,
@@ -69,7 +69,7 @@ def write(
     offsets: bool,
     creates: bool,
     journal: str | None,
-    take_over: bool,
+    takeover: bool,
 ) -> None:
     """Append lines of stdin as events, each as soon as it comes.
 
@@ -90,7 +90,7 @@ def write(
     count = 0
     shows_count = sys.stderr.isatty() and not sys.stdin.isatty()
     try:
-        with stream.writer(writer_id, journal=journal, take_over=take_over) as writer:
+        with stream.writer(writer_id, journal=journal, takeover=takeover) as writer:
             for lines in _lines(sys.stdin.buffer, stream.properties.event_size_bytes_max):
                 try:
                     written = _append(writer, lines, count, headers, stamp, as_json=as_json_)
