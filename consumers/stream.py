@@ -18,14 +18,15 @@ from filestream.consumers.membership import Division, Membership, check_instance
 from filestream.consumers.positions import PositionStore, UserPosition
 from filestream.consumers.state import GroupState
 from filestream.errors import ConflictError, InvalidRequestError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.places import places_at
 from filestream.partitions.positions import Position, PositionLike, parse_position
+from filestream.partitions.stream import Stream as OneStream
 
 __all__ = ["Stream", "create", "open"]
 
 
-class Stream(streams.Stream):
+class Stream(OneStream):
     """See ``filestream.partitions.stream.Stream``; and groups."""
 
     def consumer(
@@ -182,7 +183,7 @@ def create(
     chance: random.Random | None = None,
     **properties: object,
 ) -> Stream:
-    """See ``filestream.partitions.stream.create``."""
+    """See ``filestream.partitions.streams.create``."""
     return streams.create_as(
         Stream,
         url,
@@ -201,5 +202,5 @@ def open(
     clock: Clock | None = None,
     chance: random.Random | None = None,
 ) -> Stream:
-    """See ``filestream.partitions.stream.open``."""
+    """See ``filestream.partitions.streams.open``."""
     return streams.open_as(Stream, url, storage_options=storage_options, clock=clock, chance=chance)

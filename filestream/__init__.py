@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from filestream.partitions.event import Event
     from filestream.partitions.layout import Offset
     from filestream.partitions.reader import Scan, Tail
-    from filestream.partitions.stream import exists, list_streams
+    from filestream.partitions.streams import exists, list_streams
     from filestream.partitions.writer import StreamWriter
 
 _ROOMS = {
@@ -52,7 +52,7 @@ _ROOMS = {
     "filestream.partitions.event": ("Event",),
     "filestream.partitions.layout": ("Offset",),
     "filestream.partitions.reader": ("Scan", "Tail"),
-    "filestream.partitions.stream": ("exists", "list_streams"),
+    "filestream.partitions.streams": ("exists", "list_streams"),
     "filestream.consumers.admin": ("Group",),
     "filestream.consumers.batch": ("Batch",),
     "filestream.consumers.consumer": ("Consumer",),

@@ -5,11 +5,12 @@ from urllib.parse import unquote
 
 from filestream.errors import InvalidRequestError
 from filestream.partitions.layout import DESCRIPTION_KEY, check_stream_name, parse_generation
+from filestream.settings import StreamProperties
 from filestream.storage.base import Storage
 from filestream.storage.open import open_storage
 from filestream.storage.probe import PROBE_PREFIX
 
-__all__ = ["check_place", "refuse_foreign"]
+__all__ = ["check_level", "check_place", "refuse_foreign"]
 
 
 def check_place(storage: Storage, options: Mapping[str, str] | None = None) -> None:
@@ -50,3 +51,16 @@ def refuse_foreign(storage: Storage) -> None:
                 f"the directory is not empty and no stream: choose another. "
                 f"url={storage.url} found={entry.name!r:.100}"
             )
+
+
+def check_level(storage: Storage, properties: StreamProperties) -> None:
+    """The storage has the level of acknowledgement.
+
+    Raises:
+        InvalidRequestError: it has not.
+    """
+    if properties.acknowledgement not in storage.levels:
+        raise InvalidRequestError(
+            f"acknowledgement is {' or '.join(storage.levels)} on this storage. "
+            f"acknowledgement={properties.acknowledgement!r} url={storage.url}"
+        )

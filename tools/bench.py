@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from filestream.clock import SystemClock
 from filestream.codec import encode_event, kernel, pure
 from filestream.errors import UnavailableError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.version import VERSION
 
 if TYPE_CHECKING:

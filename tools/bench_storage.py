@@ -14,9 +14,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from filestream.clock import SystemClock
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.layout import Segment
 from filestream.partitions.snapshot import take_snapshot
+from filestream.partitions.stream import Stream
 from filestream.storage.open import normalise_url, open_storage, split_url
 from filestream.tools.bench import Result
 
@@ -135,7 +136,7 @@ def bench_storage(url: str, rounds: int = _ROUNDS) -> Iterator[Result]:
         open_storage(f"{place}-bare").delete_tree("")
 
 
-def _appends(stream: streams.Stream, bare: _Bare, scheme: str, rounds: int) -> Iterator[Result]:
+def _appends(stream: Stream, bare: _Bare, scheme: str, rounds: int) -> Iterator[Result]:
     alone, together, batches = [], [], []
     joined = b"".join(_BATCH)
     with stream.writer() as writer:
@@ -155,7 +156,7 @@ def _appends(stream: streams.Stream, bare: _Bare, scheme: str, rounds: int) -> I
     yield Result(f"{scheme}: append_many 10 000 x 100 B", "bare client", _GOAL, batches)
 
 
-def _tail_delay(stream: streams.Stream, bare: _Bare, scheme: str, rounds: int) -> Result:
+def _tail_delay(stream: Stream, bare: _Bare, scheme: str, rounds: int) -> Result:
     """From the beginning of an append until a tail has the event; the bare client only writes."""
     ratios = []
     with stream.writer() as writer, stream.tail("end") as tail:
@@ -173,7 +174,7 @@ def _tail_delay(stream: streams.Stream, bare: _Bare, scheme: str, rounds: int) -
     return Result(f"{scheme}: append until a tail has it", "bare client's write", 0, ratios)
 
 
-def _scan(stream: streams.Stream, place: str, scheme: str, rounds: int) -> Result:
+def _scan(stream: Stream, place: str, scheme: str, rounds: int) -> Result:
     """The whole stream as record batches; the bare client gets the same files."""
     kind = {"file": _BareDisk, "hdfs": _BareHdfs}.get(scheme, _BareObjects)
     client = kind(place)

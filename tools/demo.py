@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from filestream.clock import SystemClock
 from filestream.errors import InvalidRequestError, UnavailableError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.storage.open import normalise_url, open_storage
 from filestream.tools.demo_groups import process_in_group
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.compaction import (
     Chore,
     Compaction,

@@ -51,7 +51,7 @@ from filestream.partitions.columns import ALL_COLUMNS, batches_of, schema_of
 from filestream.partitions.layout import Offset
 from filestream.partitions.positions import At, End, Last, Position, Start
 from filestream.partitions.snapshot import Bounds, StreamView, take_snapshot
-from filestream.partitions.stream import open as open_stream
+from filestream.partitions.streams import open as open_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from filestream.errors import InvalidRequestError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.compaction import Compaction
 from filestream.tools.cli import EXIT_CORRUPT
 from filestream.tools.commands.output import as_json, json_option

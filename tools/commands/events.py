@@ -14,7 +14,7 @@ from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import SystemClock
 from filestream.codec import encode_event
 from filestream.errors import InvalidRequestError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.event import Event
 from filestream.partitions.positions import End, Last, parse_position, parse_range
 from filestream.partitions.writer import StreamWriter

@@ -13,7 +13,7 @@ from filestream.blocks import Block, Chunk, End
 from filestream.codec import kernel
 from filestream.errors import CorruptDataError, InvalidRequestError
 from filestream.packfile import parse_index, walk
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.segment_reader import decode_block, parse_header
 from filestream.storage.open import normalise_url, open_storage

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from filestream.errors import InvalidRequestError, NotFoundError
-from filestream.partitions import stream as streams
+from filestream.partitions import streams
 from filestream.partitions.retention import Removal
 from filestream.settings import StreamProperties
 from filestream.storage.open import normalise_url, split_url
