@@ -90,7 +90,7 @@ class Lane(ABC):
         Raises:
             FilestreamError: as ``write``; nothing was written.
         """
-        raise NotImplementedError
+        raise AssertionError("ask can_fly first")
 
     def pause_s(self) -> float:
         """Seconds until the next flight should begin."""
