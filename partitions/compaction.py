@@ -42,7 +42,7 @@ from filestream.partitions.packs import (
     rebuild_index,
 )
 from filestream.partitions.snapshot import StreamView
-from filestream.units import parse_duration_ms, parse_size_bytes
+from filestream.units import format_size_exactly, parse_duration_ms, parse_size_bytes
 
 __all__ = ["Chore", "Compaction", "CompactionSettings", "Compactor", "Packed", "compact"]
 
@@ -105,7 +105,8 @@ class CompactionSettings:
         least, most = _PACK_SIZE_BYTES
         if not least <= self.pack_size_bytes <= most:
             raise InvalidRequestError(
-                f"pack_size must lie in {least}..{most} bytes. pack_size={self.pack_size_bytes}"
+                f"pack_size must lie in {format_size_exactly(least)}..{format_size_exactly(most)}. "
+                f"pack_size={format_size_exactly(self.pack_size_bytes)}"
             )
 
 
@@ -308,15 +309,16 @@ class Compactor:
         if self._clock.now_ms() - self._packed_at_ms(pack) < self._settings.grace_ms:
             done.waiting += len(left)
             return
-        done.removed += len(left)
-        if self._settings.dry_run:
-            return
         check_pack(self._files, pack, partition)
+        if self._settings.dry_run:
+            done.removed += len(left)
+            return
         for sequence in left:
             segment = Segment(partition, pack.writer_id, sequence)
             if self._files.can_append:
                 self._files.delete(segment.index_key)
             self._files.delete(segment.data_key)
+            done.removed += 1
 
     def _packed_at_ms(self, pack: Pack) -> int:
         """When a pack was made; now, if there is no index to say: then one is made."""
@@ -332,7 +334,8 @@ def _look(partition: Partition, names: Iterable[str]) -> tuple[list[Pack], dict[
     loose: dict[str, set[int]] = {}
     for name in names:
         if found := parse_pack_file(partition.key, name):
-            packs.add(found[0])
+            # An index alone is no pack: if all segments are there, they are packed again.
+            packs.update({found[0]} if found[1] == "seg" else ())
         elif name.endswith(".dat") and (parsed := parse_segment_name(name)):
             segment = Segment(partition, parsed[0], int(parsed[1]))
             if segment.data_key == f"{partition.key}/{name}":

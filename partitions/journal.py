@@ -28,8 +28,10 @@ from filestream.errors import (
     ConflictError,
     CorruptDataError,
     FencedError,
+    FilestreamError,
     InvalidRequestError,
     NotFoundError,
+    UnavailableError,
 )
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.layout import Segment
@@ -60,7 +62,7 @@ class JournalPlace:
     """Where a journal that may hold events is.
 
     Attributes:
-        directory: on that host.
+        directory: on that host; what to give as ``journal``.
     """
 
     writer_id: str
@@ -148,7 +150,12 @@ class Journals:
     def _root(self) -> Path:
         # Looked up late: most streams have no journal, and some processes no home.
         try:
-            root = Path(self._given_root or default_root(os.environ)).expanduser().absolute()
+            given = default_root(os.environ) if self._given_root is None else self._given_root
+            if not os.fspath(given) or "://" in os.fspath(given):
+                raise InvalidRequestError(
+                    f"a journal lies in a directory of this machine. journal={os.fspath(given)!r}"
+                )
+            root = Path(given).expanduser().absolute()
         except RuntimeError as error:
             raise InvalidRequestError(
                 f"no place for journals: {error} Give journal=, or set FILESTREAM_JOURNAL."
@@ -199,8 +206,9 @@ class Journals:
             else:
                 raise ConflictError(
                     f"writer {writer_id!r} has a journal that may hold events which are not in the "
-                    f"store yet. It is on {place.host} in {place.directory}: open the writer there "
-                    f"once, or give those events up with takeover. url={self._url}"
+                    f"store yet. It is on host {place.host}: open the writer there once, with the "
+                    f"journal {place.directory}, or give those events up with takeover. "
+                    f"url={self._url}"
                 )
         for here, journal_id in self._here():
             if here == writer_id:
@@ -215,9 +223,14 @@ class Journals:
         journal_id = f"{chance.getrandbits(128):032x}"
         folder = self._folder(writer_id, journal_id)
         # First the files, then the name: what the stream names is there.
-        folder.put_if_absent(_MARKER, encode_document({"stream": self._url, "writer": writer_id}))
-        journal = Journal(folder, writer_id)
-        directory = str(self._root / f"{writer_id}.{journal_id}")
+        marker = encode_document({"stream": self._url, "writer": writer_id})
+        try:
+            folder.put_if_absent(_MARKER, marker)
+            journal = Journal(folder, writer_id)
+        except FilestreamError as error:
+            kind = UnavailableError if isinstance(error, UnavailableError) else InvalidRequestError
+            raise kind(f"no journal can be kept here, give another directory: {error}") from error
+        directory = str(self._root.parent)
         try:
             place = JournalPlace(writer_id, journal_id, socket.gethostname(), directory)
             self._name(writer_id, place, "")
@@ -243,20 +256,37 @@ class Journals:
             with contextlib.closing(Journal(folder, place.writer_id)) as journal:
                 ship(journal)
                 self.end(journal)
-        except (ConflictError, CorruptDataError):
-            if not takeover:
+        except (ConflictError, CorruptDataError) as error:
+            if takeover:
+                self._give_up(place)
+            elif isinstance(error, CorruptDataError):
+                raise CorruptDataError(
+                    f"the journal of writer {place.writer_id!r} is damaged: {error.message} What is "
+                    "before that place is in the store, or can be read; mend the file, or give up "
+                    "what is not in the store with takeover: its files stay.",
+                    url=error.url,
+                    position=error.position,
+                ) from error
+            else:
                 raise
-            self._give_up(place)
 
     def _give_up(self, place: JournalPlace) -> None:
-        logger.warning("gave up the events in a journal: %s", place)
+        logger.warning(
+            "gave up the events in the journal of %s on host %s, below %s",
+            place.writer_id,
+            place.host,
+            place.directory,
+        )
         self._name(place.writer_id, None, place.journal_id)
 
     def _look_at_given_up(self, journal: Journal) -> None:
         """The stream does not name it: died before it was, or given up while it held something."""
         try:
             if journal.segments():
-                logger.warning("a journal was given up with events in it: %s", journal.url)
+                logger.warning(
+                    "a journal was given up with events in it; remove it when nobody wants them: %s",
+                    journal.url,
+                )
             else:
                 journal.delete()
         finally:

@@ -13,6 +13,7 @@ in the stream's own.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -234,6 +235,11 @@ class Pack:
     def covers(self, sequence: int) -> bool:
         """Whether it holds the segment with this sequence."""
         return self.first <= sequence <= self.last
+
+    def segment_names(self) -> Iterator[str]:
+        """Names of the event files that it stands for."""
+        sequences = range(self.first, self.last + 1)
+        return (f"{self.writer_id}.{sequence:06d}.dat" for sequence in sequences)
 
 
 def parse_pack_file(directory: str, name: str) -> tuple[Pack, str] | None:

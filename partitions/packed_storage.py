@@ -118,9 +118,7 @@ class PackedStorage(Storage):
     def list(self, prefix: str) -> Sequence[Entry]:
         """Names below a directory, those of packed segments among them."""
         entries = self.inner.list(prefix)
-        # An index comes after its pack, so one alone proves a loss, which whoever reads will meet.
-        found = (parse_pack_file(prefix, e.name) for e in entries if "-" in e.name[-14:])
-        packs = sorted({pack for pack, _ in filter(None, found)})
+        packs = _packs_among(prefix, entries)
         with self._mutex:
             if not packs:
                 self._packs.pop(prefix, None)
@@ -131,8 +129,8 @@ class PackedStorage(Storage):
             }
         folder = f"{prefix}/" if prefix else ""
         loose = [entry for entry in entries if self._pack_of(f"{folder}{entry.name}") is None]
-        held = {(pack.writer_id, s) for pack in packs for s in range(pack.first, pack.last + 1)}
-        return [*loose, *(Entry(f"{writer}.{s:06d}.dat", False) for writer, s in held)]
+        held = {name for pack in packs for name in pack.segment_names()}
+        return [*loose, *(Entry(name, False) for name in held)]
 
     def read(self, key: str, position: int, size: int) -> bytes:
         """See ``Storage``.
@@ -273,6 +271,20 @@ class PackedStorage(Storage):
     def close(self) -> None:
         """See ``Storage``."""
         self.inner.close()
+
+
+def _packs_among(directory: str, entries: Sequence[Entry]) -> list[Pack]:
+    """Packs that count: not one of which nothing but an index is left, beside all that it held.
+
+    An index comes after its pack, so one alone proves a loss, which whoever reads will meet.
+    """
+    found = (parse_pack_file(directory, e.name) for e in entries if "-" in e.name[-14:])
+    files = list(filter(None, found))
+    there = {pack for pack, suffix in files if suffix == "seg"}
+    if alone := {pack for pack, _ in files} - there:
+        names = {entry.name for entry in entries}
+        there |= {pack for pack in alone if not names.issuperset(pack.segment_names())}
+    return sorted(there)
 
 
 _all: Final["weakref.WeakSet[PackedStorage]"] = weakref.WeakSet()

@@ -37,6 +37,9 @@ def put_pack(storage: Storage, pack: Pack, parts: Sequence[bytes], now_ms: int) 
     except ConflictError:
         if storage.read(pack.data_key, 0, len(data) + 1) != data:
             raise
+    else:
+        # Of a pack that was lost: it would say that this one is older than it is.
+        storage.delete(pack.index_key)
     _put_index(storage, pack, PackIndex(now_ms, pack.first, [len(part) for part in parts]))
     logger.info("packed %d segments: %s", len(parts), storage.url_of(pack.data_key))
 

@@ -252,8 +252,10 @@ class Shipper:
                     self._change.wait_for(lambda: self._is_over, pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_S[1])
             except Exception as error:
-                logger.exception("segments stay in the journal %s", self._journal.url)
-                if not isinstance(error, FilestreamError):
+                if isinstance(error, FilestreamError):
+                    logger.error("segments stay in the journal %s: %s", self._journal.url, error)  # noqa: TRY400
+                else:
+                    logger.exception("segments stay in the journal %s", self._journal.url)
                     error = UnavailableError(f"the thread that ships failed: {error!r}")
                 with self._change:
                     self._failure = error

@@ -9,7 +9,7 @@ from typing import Final
 from filestream.clock import Clock
 from filestream.coordination.base import Document, PropertyStore
 from filestream.documents import decode_document, encode_document
-from filestream.errors import NotFoundError
+from filestream.errors import InvalidRequestError, NotFoundError
 from filestream.partitions.catalog import Catalog
 from filestream.partitions.compaction import Chore, Compaction, CompactionSettings, compact
 from filestream.partitions.description import Description, read_description
@@ -154,6 +154,11 @@ class Stream:
             NotFoundError: the stream was deleted.
         """
         self._generations.current()
+        if self._storage.can_append and (journal is not None or takeover):
+            raise InvalidRequestError(
+                "journals are for streams in a bucket: here segments grow where they stay. "
+                f"url={self.url}"
+            )
         return StreamWriter(
             self._storage,
             self._store,

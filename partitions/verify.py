@@ -18,9 +18,9 @@ from filestream.errors import (
     UnsupportedVersionError,
 )
 from filestream.partitions.catalog import Catalog
-from filestream.partitions.layout import Pack, Segment
+from filestream.partitions.layout import Pack, Partition, Segment
 from filestream.partitions.packed_storage import PackedStorage
-from filestream.partitions.packs import index_problem
+from filestream.partitions.packs import check_pack, index_problem
 from filestream.partitions.packs import rebuild_index as remake_index
 from filestream.partitions.settled import survey_settled
 from filestream.partitions.snapshot import StreamView
@@ -80,7 +80,10 @@ def verify(
             )  # fmt: skip
         for pack in (pack for key in directory.keys for pack in storage.packs_in(key)):
             yield from _verify_pack(
-                storage, pack, rebuild_ms=view.clock.now_ms() if rebuild_index else 0
+                storage,
+                pack,
+                directory.partition,
+                rebuild_ms=view.clock.now_ms() if rebuild_index else 0,
             )
         for problem in survey.problems:
             yield Finding("damage", "two files", storage.url_of(directory.keys[0]), 0, 0, problem)
@@ -99,14 +102,21 @@ def verify(
                 )
             except NotFoundError as error:
                 failure = view.explain_missing(generation, error, segment.partition)
-                if failure is not None:
+                if isinstance(failure, CorruptDataError):
+                    url = storage.url_of(segment.data_key)
+                    yield Finding("damage", "missing event file", url, 0, 0, str(error))
+                elif failure is not None:
                     raise failure from error
 
 
-def _verify_pack(storage: PackedStorage, pack: Pack, *, rebuild_ms: int) -> Iterator[Finding]:
+def _verify_pack(
+    storage: PackedStorage, pack: Pack, partition: Partition, *, rebuild_ms: int
+) -> Iterator[Finding]:
     """Check the index of a pack; the pack itself is read segment by segment, as any others."""
     files = storage.inner
     url = files.url_of(pack.index_key)
+    names = {entry.name for entry in files.list(pack.directory)}
+    is_copied = names.issuperset(pack.segment_names())
     try:
         problem = index_problem(files, pack)
         if problem and rebuild_ms:
@@ -115,8 +125,16 @@ def _verify_pack(storage: PackedStorage, pack: Pack, *, rebuild_ms: int) -> Iter
             yield Finding("note", "index rebuilt", url, 0, 0, f"there was a {problem}.")
         elif problem:
             yield Finding("suspect", problem, url, 0, 0, "rebuild it with verify --rebuild-index.")
+        if is_copied:
+            check_pack(files, pack, partition)
     except CorruptDataError as error:
-        yield Finding("damage", "damaged pack", error.url, error.position, 0, error.message)
+        advice = (
+            " All that it was made from is still there: remove this file and its index, and compact again."
+            if is_copied
+            else ""
+        )
+        message = error.message + advice
+        yield Finding("damage", "damaged pack", error.url, error.position, 0, message)
     except NotFoundError:
         return  # Truncated or expired meanwhile: whoever reads its segments will find out.
 

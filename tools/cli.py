@@ -3,13 +3,15 @@
 The contract: stdout carries data and nothing else; progress, hints and errors go to stderr; no pager,
 no colour in a pipe, no question without a terminal; ``--json`` wherever there is
 data (the demonstration tells its story on stdout and has none). Exit codes: 0 ok, 1
-failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 nobody reads any more.
+failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 nobody reads
+any more, 143 terminated.
 """
 
 import contextlib
 import importlib
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Final
@@ -108,6 +110,8 @@ def _root(verbose: int) -> None:
 def main() -> None:
     """Run the command line and leave the process with its exit code."""
     _open_missing_streams()
+    # As Ctrl-C: what is under way is ended in good order, as a journal that is shipped.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _root.main(prog_name="filestream", standalone_mode=False)
         sys.stdout.flush()
@@ -142,6 +146,13 @@ def _open_missing_streams() -> None:
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as above
     if sys.stderr is None:
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - as above
+
+
+def _terminate(number: int, frame: object) -> None:
+    del frame
+    # A second one ends it at once.
+    signal.signal(number, signal.SIG_DFL)
+    sys.exit(128 + number)
 
 
 def _leave(code: int) -> None:

@@ -294,15 +294,36 @@ class TestDamagedPacks:
         assert list(packed.verify()) == []
         assert events(self.again(packed)) == self.before
 
-    def test_a_lost_pack_is_damage_and_what_it_was_made_from_stays(self, packed):
+    def test_a_lost_pack_is_no_damage_while_all_it_was_made_from_is_there(self, packed):
         self.pack.unlink()
-        assert len(packed.compact(grace=0).refused) == 1
-        assert len(files(packed, ".dat")) == 6
+        assert events(self.again(packed)) == self.before
+        packed._clock.jump(24 * HOUR_MS)
+        done = packed.compact()
+        assert ([made.segments for made in done.packs], done.removed) == ([6], 0)
+        assert events(self.again(packed)) == self.before
+        packed._clock.jump(2 * HOUR_MS)
+        assert packed.compact().removed == 6
+        assert events(self.again(packed)) == self.before
+
+    def test_a_lost_pack_is_damage_and_verify_goes_on(self, packed):
+        packed.compact(grace=0)
+        self.pack.unlink()
         with pytest.raises(CorruptDataError):
-            events(packed)
-        # What an operator would do: without the index, the segments count again.
+            events(self.again(packed))
+        fill(packed, writers=1, segments=2, start_ms=OLD + 3 * HOUR_MS)
+        found = [f.kind for f in packed.verify() if f.level == "damage"]
+        assert found.count("missing event file") == 6
+
+    def test_verify_says_when_a_damaged_pack_can_be_removed(self, packed):
+        raw = bytearray(self.pack.read_bytes())
+        raw[900] ^= 1
+        self.pack.write_bytes(raw)
+        advice = [f for f in packed.verify() if "remove this file" in f.message]
+        assert [f.url.rpartition(".")[2] for f in advice] == ["seg"]
+        self.pack.unlink()
         self.index.unlink()
-        assert events(packed) == self.before
+        assert events(self.again(packed)) == self.before
+        assert [f for f in packed.verify() if f.level != "note"] == []
 
     def test_a_lost_index_is_made_anew_and_the_grace_begins_then(self, packed):
         packed._clock.jump(24 * HOUR_MS)
@@ -319,6 +340,8 @@ class TestDamagedPacks:
         self.pack.write_bytes(raw)
         done = packed.compact(grace=0)
         assert [key[-17:] for key in done.refused] == ["000000-000005.seg"]
+        assert done.removed == 0
+        assert packed.compact(grace=0, dry_run=True).refused == done.refused
         assert len(files(packed, ".dat")) == 6
         assert [f for f in packed.verify() if f.level == "damage"]
 

@@ -349,7 +349,7 @@ class TestWhatACrashLeaves:
         at = raw.index(b"one")
         raw[at] ^= 1
         self.file.write_bytes(raw)
-        with pytest.raises(CorruptDataError, match=str(self.file.name)):
+        with pytest.raises(CorruptDataError, match=f"takeover.*{self.file.name}"):
             crashed.writer("mine", journal=tmp_path)
         assert self.file.read_bytes() == raw
         raw[at] ^= 1
@@ -703,6 +703,11 @@ def test_a_journal_that_cannot_be_written(stream, tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InvalidRequestError, match="journal.json"):
         stream.writer("mine", journal=tmp_path / "file" / "below")
+    for bad in ("", "s3://bucket/journals"):
+        with pytest.raises(InvalidRequestError, match="directory of this machine"):
+            stream.writer("mine", journal=bad)
+    with pytest.raises(InvalidRequestError, match="in a bucket"):
+        filestream.create(tmp_path / "local").writer("mine", journal=tmp_path / "j")
     # The id was given back.
     stream.writer("mine", journal=tmp_path / "fine").close()
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @click.option(
     "--grace", default="1h", show_default=True, help="Packed segments stay so long before they go."
 )
-@click.option("--pack-size", default="64MiB", show_default=True, help="Of a pack, about.")
+@click.option(
+    "--pack-size", default="64MiB", show_default=True, help="Of a pack, about; 1MiB to 1GiB."
+)
 @click.option("--spark", "with_spark", is_flag=True, help="Let the workers of Spark do it.")
 @click.option("--dry-run", is_flag=True, help="Read everything, change nothing.")
 @json_option
@@ -48,7 +50,8 @@ def compact(
 
     Readers, groups and Spark checkpoints notice nothing but the speed. Segments that were packed an
     hour ago (--grace) are removed by the next run, so run it from time to time. It may be killed at
-    any point. Exit code 4 when a segment is damaged; it is left as it is.
+    any point. Exit code 4 when it meets damage, which it leaves as it is; filestream verify looks at
+    everything.
 
     With --spark the session is that of the environment, as spark-submit and spark-defaults.conf
     set it up.
@@ -77,9 +80,16 @@ def _show(done: Compaction, *, dry_run: bool, as_json_: bool) -> None:
         for pack in done.packs:
             size = format_size(pack.size_bytes)
             click.echo(f"{would}packed  {pack.key}  {pack.segments} segments, {size}")
-        click.echo(f"{would}removed  {done.removed} segments that a pack holds")
+        if done.removed:
+            click.echo(f"{would}removed  {done.removed} segments that a pack holds")
         if done.waiting:
             click.echo(f"{done.waiting} packed segments wait for their grace time", err=True)
+        if not (done.packs or done.removed or done.waiting):
+            click.echo(
+                "nothing to pack: two small segments in a row, of one writer, in a finished "
+                "partition",
+                err=True,
+            )
     for key in done.refused:
         click.echo(f"damaged, and left alone: {key}; see filestream verify", err=True)
     if done.refused:

@@ -14,7 +14,9 @@ from filestream.codec import kernel
 from filestream.errors import CorruptDataError, InvalidRequestError
 from filestream.packfile import parse_index, walk
 from filestream.partitions import streams
+from filestream.partitions.layout import parse_pack_file
 from filestream.partitions.packed_storage import PackedStorage
+from filestream.partitions.packs import read_index
 from filestream.segment_reader import decode_block, parse_header
 from filestream.storage.open import normalise_url, open_storage
 from filestream.tools import doctor as checks
@@ -37,7 +39,7 @@ def dump(file: str, shows_events: bool, as_json_: bool) -> None:
     # What is in a pack can be shown by the name that it had.
     storage = PackedStorage(open_storage(folder))
     data = storage.read(name, 0, storage.size(name))
-    rows = _rows(name, data, shows_events=shows_events)
+    rows = _rows(storage, name, data, shows_events=shows_events)
     damaged = False
     for row in rows:
         damaged = damaged or row["what"] == "damage"
@@ -50,17 +52,32 @@ def dump(file: str, shows_events: bool, as_json_: bool) -> None:
         raise CorruptDataError("the file is damaged", url=storage.url_of(name))
 
 
-def _rows(name: str, data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
+def _rows(
+    storage: PackedStorage, name: str, data: bytes, *, shows_events: bool
+) -> Iterator[dict[str, Any]]:
     if data[:2] == b"P1":
         yield from _pack_rows(data)
     elif name.endswith(".idx"):
         yield from _index_rows(name, data)
     elif name.endswith(".seg"):
-        for start, size, _ in walk(data):
+        for start, size in _members(storage, name, data):
             for row in _block_rows(data[start : start + size], shows_events=shows_events):
                 yield {**row, "position": row["position"] + start}
     else:
         yield from _block_rows(data, shows_events=shows_events)
+
+
+def _members(storage: PackedStorage, name: str, data: bytes) -> Iterator[tuple[int, int]]:
+    """Start and size of the segments of a pack: by its index, which a damaged pack still has."""
+    found = parse_pack_file("", name)
+    try:
+        sizes = read_index(storage.inner, found[0]).sizes if found else ()
+    except CorruptDataError:
+        sizes = ()
+    start = 0
+    for size in sizes or (size for _, size, _ in walk(data)):
+        yield start, size
+        start += size
 
 
 def _pack_rows(data: bytes) -> Iterator[dict[str, Any]]:
@@ -74,7 +91,11 @@ def _pack_rows(data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _block_rows(data: bytes, *, shows_events: bool) -> Iterator[dict[str, Any]]:
-    header = parse_header(data)
+    try:
+        header = parse_header(data)
+    except CorruptDataError as error:
+        yield {"what": "damage", "position": 0, "size": len(data), "note": error.message}
+        return
     if header is None:
         yield {"what": "open", "position": 0, "note": "the file header is not whole"}
         return
