@@ -4,11 +4,11 @@ A bad event fails here, before it can share a batch with a good one.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from filestream.blocks import TIMESTAMP_MS_MAX
 from filestream.clock import Clock
-from filestream.codec import EncodedEvent, encode_event
+from filestream.codec import EncodedEvent, encode_bodies, encode_event
 from filestream.errors import InvalidRequestError
 from filestream.settings import StreamProperties
 
@@ -52,7 +52,14 @@ class Intake:
         """Events in order; an error in one of them refuses all."""
         encode = self.encode
         try:
-            return [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in events]
+            given = list(events)
+            # The usual case, in which nothing but a size can be wrong.
+            if set(map(type, given)) == {bytes}:
+                bodies = cast("list[bytes]", given)
+                longest = max(map(len, bodies))
+                if longest <= self._properties.event_size_bytes_max:
+                    return encode_bodies(bodies, longest)
+            return [encode(*e) if isinstance(e, tuple) else encode(e, None) for e in given]
         except TypeError as error:
             raise InvalidRequestError(
                 f"events must be bodies, or pairs of body and headers. {error!s:.200}"

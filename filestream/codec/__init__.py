@@ -11,6 +11,7 @@ from filestream.codec import pure
 from filestream.codec.primitives import (
     EncodedEvent,
     crc32c,
+    encode_bodies,
     encode_event,
     encode_headers,
     encode_signed,
@@ -25,6 +26,7 @@ __all__ = [
     "crc32c",
     "crc32c_range",
     "decode_events",
+    "encode_bodies",
     "encode_event",
     "encode_headers",
     "encode_signed",

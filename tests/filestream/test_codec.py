@@ -320,3 +320,11 @@ def test_batches_go_into_arrow_without_a_copy_of_a_copy():
 
     assert stamps.type == pa.timestamp("us", "UTC")
     assert bodies.type == pa.binary()
+
+
+@given(st.lists(st.binary(max_size=300), max_size=40), st.sampled_from([0, 8191, 8192, 20_000]))
+def test_many_bodies_are_encoded_as_each_is(bodies, size):
+    bodies = [*bodies, bytes(size)]
+    longest = max(map(len, bodies))
+    assert codec.encode_bodies(bodies, longest) == [codec.encode_event(body) for body in bodies]
+    assert codec.encode_bodies([], 0) == []

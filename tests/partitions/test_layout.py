@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filestream.errors import InvalidRequestError
+from filestream.partitions.arrange import blocks_of
 from filestream.partitions.layout import (
     Offset,
     Partition,
@@ -156,3 +157,16 @@ def test_no_name_climbs_out(name):
 def test_generations_are_numbers():
     assert [parse_generation(n) for n in ("00001", "7", "000123")] == [1, 7, 123]
     assert [parse_generation(n) for n in ("0", "x", "", "-1", "_1", "1.1", "٣")] == [None] * 7
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=60), st.integers(1, 500))
+def test_events_are_cut_into_blocks_as_full_as_can_be(sizes, size_max):
+    events = [bytes(size) for size in sizes]
+    cuts = list(blocks_of(events, size_max))
+
+    assert [start for start, _, _ in cuts] == [0, *(end for _, end, _ in cuts[:-1])]
+    assert cuts[-1][1] == len(events)
+    for start, end, size in cuts:
+        assert size == sum(map(len, events[start:end])) + 10 * (end - start)
+        assert size <= size_max or end - start == 1
+        assert end == len(events) or size + len(events[end]) + 10 > size_max
