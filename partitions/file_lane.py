@@ -70,6 +70,8 @@ class FileLane(Lane):
         self._generation: Generation | None = None
         self._segment: Segment | None = None
         self._file: SegmentWriter | None = None
+        # The claim was lost, and it is not known yet what happened meanwhile.
+        self._is_in_doubt = False
         # The last that we ended ourselves: nobody else can add to it.
         self._sealed_key = ""
         self._age = SegmentAge(0.0, 0.0, 0)
@@ -109,7 +111,7 @@ class FileLane(Lane):
         try:
             is_current = self._generations.is_current(generation)
             if is_current:
-                if not self._claim.is_held:
+                if self._is_in_doubt or not self._claim.is_held:
                     self._hold_on()
                 elif self._claim.can_be_lost and not self._storage.fences:
                     self._check_last()
@@ -141,6 +143,8 @@ class FileLane(Lane):
         """
         segment = self._segment
         assert segment is not None
+        # Until every question is answered: a failure half way must not pass for a yes.
+        self._is_in_doubt = True
         try:
             is_same = self._renew()
         except ConflictError as error:
@@ -156,6 +160,7 @@ class FileLane(Lane):
                 "another process wrote under this writer id after the session was lost: the events "
                 f"may be in the stream. writer_id={segment.writer_id!r} url={self._storage.url}"
             )
+        self._is_in_doubt = False
         logger.info("writer id held again after a lost session: %s", segment.key)
 
     def flush(self) -> None:
@@ -185,12 +190,14 @@ class FileLane(Lane):
 
     def look(self) -> None:
         """See to what is due without traffic: truncation, age, idle time, end of partition."""
-        if self._file is None or self._generation is None:
+        if self._file is None:
             return
-        if not self._generations.is_current(self._generation):
-            self.seal("generation")
-            self._generation = None
-            return
+        # While nobody answers, a segment is closed in time all the same: readers may wait for that.
+        with contextlib.suppress(UnavailableError):
+            if self._generation and not self._generations.is_current(self._generation):
+                self.seal("generation")
+                self._generation = None
+                return
         self.flush()
         if reason := self._roll_reason():
             self.seal(reason)
@@ -198,10 +205,12 @@ class FileLane(Lane):
     def is_look_due(self) -> bool:
         """Whether ``look`` would do something."""
         generation = self._generation
-        if self._file is None or generation is None:
+        if self._file is None:
             return False
         if self._properties.acknowledgement == "memory" or self._roll_reason() is not None:
             return True
+        if generation is None:
+            return False
         with contextlib.suppress(UnavailableError):  # An append will say so, if one comes.
             return not self._generations.is_current(generation)
         return False
@@ -294,8 +303,10 @@ class FileLane(Lane):
         if self._generation is None or not self._generations.is_current(self._generation):
             # Truncated or deleted: nothing is to be created there any more.
             raise _GenerationChangedError
-        if not self._claim.is_held:
+        if self._is_in_doubt or not self._claim.is_held:
+            self._is_in_doubt = True
             self._renew()
+            self._is_in_doubt = False
         writer_id = self._claim.writer_id
         sequence = self._take_sequence(partition, writer_id)
         segment = Segment(partition, writer_id, sequence)

@@ -212,7 +212,9 @@ class Journals:
                 )
         for here, journal_id in self._here():
             if here == writer_id:
-                self._look_at_given_up(Journal(self._folder(writer_id, journal_id), writer_id))
+                # Nobody waits for what is in it, so nothing about it is in the way.
+                with contextlib.suppress(FilestreamError):
+                    self._look_at_given_up(Journal(self._folder(writer_id, journal_id), writer_id))
 
     def begin(self, writer_id: str, chance: random.Random) -> Journal:
         """A new journal, which the stream names; ``recover`` was called before.

@@ -153,13 +153,15 @@ class JournalLane(FileLane):
     def _open(self, segment: Segment) -> SegmentWriter:
         # Before it is there, so that it is never taken for one that is closed.
         self._shipper.grows(segment)
-        # Whatever happens now, this name was used.
-        self._next[segment.partition] = segment.sequence + 1
+        # If it fails, the row is looked at anew: the name may be used now, or not.
+        self._next.pop(segment.partition, None)
         try:
-            return super()._open(segment)
+            file = super()._open(segment)
         except BaseException:
             self._shipper.grows(None)
             raise
+        self._next[segment.partition] = segment.sequence + 1
+        return file
 
     def _renew(self) -> bool:
         """Take the id again: is what is in the journal still wanted?"""

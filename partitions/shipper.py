@@ -21,7 +21,7 @@ from filestream.errors import (
 )
 from filestream.partitions.generations import Generation, Generations
 from filestream.partitions.journal import Journal
-from filestream.partitions.layout import Segment
+from filestream.partitions.layout import Partition, Segment
 from filestream.partitions.packed_storage import PackedStorage
 from filestream.partitions.segment_heads import SegmentHeads
 from filestream.segment_encoder import SegmentEncoder
@@ -141,6 +141,8 @@ class Shipper:
         # Guards all below, and tells of each change.
         self._change = threading.Condition()
         self._growing: Segment | None = None
+        # How many were closed so far.
+        self._closed = 0
         self._is_due = False
         self._size = 0
         self._failure: FilestreamError | None = None
@@ -154,6 +156,7 @@ class Shipper:
             before, self._growing = self._growing, segment
             if before is None or before == segment:
                 return
+            self._closed += 1
             with contextlib.suppress(NotFoundError):  # Its creation failed, and was undone.
                 self._size += self._journal.storage.size(before.data_key)
             self._is_due = True
@@ -270,10 +273,13 @@ class Shipper:
 
     def _ship_what_is_closed(self) -> None:
         with self._change:
-            growing = self._growing
+            growing, closed = self._growing, self._closed
+        skipped: set[Partition] = set()
         for segment in self._journal.segments():
-            # Listed before or after, the one that grows was known to grow before it was there.
-            if segment in (growing, self._growing):
+            # Listed before or after, the one that grows was known to grow before it was there. What
+            # was closed meanwhile comes in the next round, and so does all that is behind it.
+            if segment in (growing, self._growing) or segment.partition in skipped:
+                skipped.add(segment.partition)
                 continue
             if self._is_over:
                 return
@@ -283,7 +289,7 @@ class Shipper:
                 self._size = max(0, self._size - size)
                 self._change.notify_all()
         with self._change:
-            if self._growing == growing:
+            if self._closed == closed:
                 self._is_due, self._size = False, 0
                 self._change.notify_all()
 

@@ -23,11 +23,15 @@ from filestream.errors import (
     UnavailableError,
 )
 from filestream.partitions import journal_lane, shipper
-from filestream.partitions.journal import Journal, default_root
+from filestream.partitions.generations import Generations
+from filestream.partitions.journal import Journal, Journals, default_root
+from filestream.partitions.layout import Partition, Segment
+from filestream.partitions.shipper import Shipper
 from filestream.partitions.writer_ids import WriterClaim
 from filestream.segment_reader import parse_header
 from filestream.storage.generic import GenericStorage
-from filestream.storage.local import _LocalAppender
+from filestream.storage.local import LocalStorage, _LocalAppender
+from filestream.storage.memory import MemoryStorage
 
 OLD = 1_401_408_000_000
 HOUR_MS = 3_600_000
@@ -460,6 +464,25 @@ class TestTheLocalDisk:
         assert bodies(stream) == [b"safe", b"after"]
         assert list(stream.verify()) == []
 
+    def test_a_segment_that_is_never_born_leaves_no_gap(self, stream, store, tmp_path, monkeypatch):
+        real, failures = LocalStorage.create, iter([False, True])
+
+        def create(storage, key, *, durable_name=True):
+            if key.endswith(".dat") and next(failures, False):
+                raise UnavailableError("the disk is full, by order of the test")
+            return real(storage, key, durable_name=durable_name)
+
+        monkeypatch.setattr(LocalStorage, "create", create)
+        with stream.writer("mine", journal=tmp_path) as writer:
+            writer.append(b"safe")
+            writer.roll()
+            with pytest.raises(UnavailableError):
+                writer.append(b"lost")
+            writer.append(b"after")
+            writer.roll()
+            assert wait_for(stream, 2) == [b"safe", b"after"]
+        assert list(stream.verify()) == []
+
     def test_a_segment_that_dies_at_birth_leaves_no_gap(self, stream, store, disk, tmp_path):
         with stream.writer("mine", journal=tmp_path) as writer:
             writer.append(b"safe")
@@ -467,9 +490,84 @@ class TestTheLocalDisk:
             self.plan = [5]
             with pytest.raises(UnavailableError):
                 writer.append(b"lost")
-            assert writer.append(b"after").sequence == 3
+            assert writer.append(b"after").sequence == 4  # The row was taken anew.
         assert bodies(stream) == [b"safe", b"after"]
         assert list(stream.verify()) == []
+
+
+def test_what_is_closed_while_another_is_put_is_shipped_too(stream, store, tmp_path, monkeypatch):
+    """Nobody appends any more, so nobody else would wake the thread."""
+    real = GenericStorage.put_if_absent
+    asked, go = threading.Event(), threading.Event()
+
+    def slow(storage, key, data):
+        if key.endswith("mine.000001.dat"):
+            asked.set()
+            assert go.wait(30)
+        real(storage, key, data)
+
+    monkeypatch.setattr(GenericStorage, "put_if_absent", slow)
+    with stream.writer("mine", journal=tmp_path) as writer:
+        writer.append(b"first")
+        writer.roll()
+        assert asked.wait(30)
+        writer.append(b"second")
+        writer.roll()
+        go.set()
+        assert wait_for(stream, 2) == [b"first", b"second"]
+
+
+def test_an_event_is_shipped_although_the_next_one_failed(stream, store, tmp_path, monkeypatch):
+    real, failures = Generations.is_current, iter([False, True])
+
+    def is_current(generations, generation):
+        if next(failures, False):
+            raise UnavailableError("nobody answers, by order of the test")
+        return real(generations, generation)
+
+    with stream.writer("mine", journal=tmp_path) as writer:
+        writer.append(b"acknowledged")
+        monkeypatch.setattr(Generations, "is_current", is_current)
+        for _ in range(2):
+            with contextlib.suppress(UnavailableError):
+                writer.append(b"maybe")
+        monkeypatch.undo()
+        assert wait_for(stream, 1) == [b"acknowledged"]
+
+
+def test_segments_of_a_row_are_shipped_in_order(tmp_path):
+    """Also when one is closed, and the next begun, between a look at what grows and the listing."""
+    part = Partition.of(1, OLD, HOUR_MS)
+    row = [Segment(part, "mine", sequence) for sequence in range(4)]
+    left, shipped = list(row), []
+
+    class Held:
+        writer_id, url, storage = "mine", "file:///j", MemoryStorage("memory://j")
+
+        def segments(self):
+            # Listed late: meanwhile 2 was closed and 3 begun.
+            if shipper._growing == row[2]:
+                shipper.grows(row[3])
+            return list(left)
+
+        def size(self, segment):
+            return 1
+
+    class Ship:
+        def ship(self, journal, segment):
+            if segment == row[1]:
+                shipper.grows(None)
+            left.remove(segment)
+            shipped.append(segment)
+
+    shipper = Shipper(Ship(), Held())
+    shipper._is_over = True  # No thread: the test goes step by step.
+    shipper.grows(row[2])
+    shipper._is_over = False
+    shipper._start = lambda: None
+    while left:
+        shipper._ship_what_is_closed()
+    assert shipped == row
 
 
 class TestInterrupts:
@@ -546,6 +644,42 @@ class TestTakenOver:
         for _ in range(2):
             with pytest.raises((ConflictError, FencedError)):
                 sleeper.append(b"lost")
+        assert bodies(self.stream) == [b"shipped", b"heir"]
+
+    @pytest.mark.parametrize("is_open", [True, False])
+    def test_acknowledges_nothing_either_when_the_answer_fails_at_first(
+        self, sleeper, store, monkeypatch, is_open
+    ):
+        sleeper.append(b"open")
+        if not is_open:
+            sleeper.roll()
+            wait_for(self.stream, 2)
+        self.lose(sleeper)
+        with self.heir() as heir:
+            heir.append(b"heir")
+        real, failures = Journals.named, iter([True])
+
+        def named(journals, writer_id):
+            if next(failures, False):
+                raise UnavailableError("by order of the test")
+            return real(journals, writer_id)
+
+        monkeypatch.setattr(Journals, "named", named)
+        for _ in range(3):
+            with pytest.raises((ConflictError, FencedError, UnavailableError)):
+                sleeper.append(b"lost")
+        assert b"lost" not in bodies(self.stream)
+
+    def test_also_one_that_holds_its_journal_can_be_taken_over(self, sleeper, store, tmp_path):
+        store.is_down = True
+        sleeper.append(b"given up")
+        self.lose(sleeper)
+        stream = filestream.open(self.stream.url)
+        with pytest.raises(ConflictError):
+            stream.writer("mine", journal=tmp_path / "here")
+        with stream.writer("mine", journal=tmp_path / "here", takeover=True) as heir:
+            heir.append(b"heir")
+            store.is_down = False
         assert bodies(self.stream) == [b"shipped", b"heir"]
 
     def test_ships_nothing_in_place_of_its_heir(self, sleeper, store):
