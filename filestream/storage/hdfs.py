@@ -23,6 +23,7 @@ import re
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -129,6 +130,7 @@ class HdfsStorage(Storage):
                 given.get(name) or self._site.get(name) or _BOUNDED_WAITS[name]
             )
         self._client = self._open()
+        _all.add(self)
         self._patience = Patience(float(self._configuration["dfs.client.socket-timeout"]) / 1000)
         self._site |= given
         self._web: WebHdfs | None = None
@@ -337,6 +339,7 @@ class _HdfsAppender(Appender):
         self._recover = recover
         self._process = os.getpid()
         self._has_failed = False
+        _all.add(self)
 
     def write(self, data: bytes) -> None:
         with self._failing("write"):
@@ -384,6 +387,22 @@ def _never_let_go(file: object) -> None:
     it, or by the NameNode when this process is gone.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(file))
+
+
+# Whatever has a client or a file of the library.
+_all: Final["weakref.WeakSet[HdfsStorage | _HdfsAppender]"] = weakref.WeakSet()
+
+
+def _keep_those_of_parent() -> None:
+    """In a forked child: to let go of one waits for ever, for threads that only the parent has. The
+    collector of garbage does so at any moment, also with what was garbage already.
+    """
+    for one in list(_all):
+        _never_let_go(one._client if isinstance(one, HdfsStorage) else one._file)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_those_of_parent)
 
 
 def _write_and_sync(file: Any, data: bytes) -> None:

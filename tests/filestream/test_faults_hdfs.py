@@ -1,9 +1,14 @@
 """HDFS whose servers die, pause, restart and fill up: clear errors, bounded waits, nothing lost."""
 
+import contextlib
+import gc
+import os
+import signal
 import threading
 import time
 
 import pytest
+from servers.processes import kill, pipe, start
 
 import filestream
 from filestream.errors import InvalidRequestError, UnavailableError
@@ -187,3 +192,36 @@ def test_a_directory_that_is_not_ours_is_refused(hdfs, place, monkeypatch):
 
     with pytest.raises(UnavailableError, match="permission denied"):
         filestream.create(f"{url}/private/s")
+
+
+def collect_garbage_in_a_child(url, sender):
+    """What used HDFS is garbage when the process forks, and collected in the child."""
+    gc.disable()
+    storage = HdfsStorage(url)
+    storage.put_if_absent("a/b", b"x")
+    appender = storage.create("a/open")
+    appender.write_and_sync(b"y")
+    storage.cycle = [storage]
+    appender.cycle = [appender]
+    del storage, appender
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    sender.send_bytes(b"%d" % child)
+    sender.send_bytes(b"%d" % os.waitpid(child, 0)[1])
+    os._exit(0)
+
+
+def test_a_forked_child_collects_what_its_parent_left(hdfs):
+    receiver, sender = pipe()
+    parent = start(collect_garbage_in_a_child, f"{hdfs.url}/forked", sender)
+    sender.close()
+    child = int(receiver.recv_bytes())
+    try:
+        assert receiver.poll(20), "the child hangs"
+        assert receiver.recv_bytes() == b"0"
+    finally:
+        kill(parent)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
