@@ -73,6 +73,8 @@ def spark(tmp_path_factory):
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(warehouse))
+        # Where an HDFS of the tests runs already, its configuration would be that of plain paths.
+        .config("spark.hadoop.fs.defaultFS", "file:///")
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
