@@ -345,6 +345,7 @@ def test_a_driver_that_is_killed_delivers_every_event_once(spark, tmp_path, seed
             .config("spark.ui.enabled", "false")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.hadoop.fs.defaultFS", "file:///")
             .getOrCreate()
         )
         register(spark)
