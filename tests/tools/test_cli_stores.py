@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,19 @@ def test_compaction(home):
         assert shown.count(" damage ") == 1
         assert shown.count(" end ") == 3
     run("compact", f"{url}-not", code=3)
+
+
+@pytest.mark.hdfs
+@pytest.mark.parametrize("home", ["hdfs"], indirect=True)
+def test_commands_end_with_their_own_code(home):
+    """Threads of the client, busy while the interpreter ended, aborted one process of three."""
+    url = f"{home}/clicks"
+    run("create", url)
+    lines = "".join(f"line {number}\n" for number in range(2000))
+    with ThreadPoolExecutor(4) as four:
+        list(four.map(lambda _: run("write", url, data=lines), range(12)))
+    assert json.loads(run("info", url, "--json").stdout)["events"] == 24_000
+    assert run("info", f"{url}-not", code=3).stdout == ""
 
 
 @pytest.mark.s3
