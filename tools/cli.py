@@ -7,7 +7,6 @@ failure, 2 usage, 3 not found, 4 corruption, 5 conflict, 130 interrupted, 141 no
 any more, 143 terminated.
 """
 
-import atexit
 import contextlib
 import importlib
 import logging
@@ -119,8 +118,6 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         _leave(error.exit_code)
-    except SystemExit as error:
-        _leave(error.code if isinstance(error.code, int) else int(error.code is not None))
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         _leave(130)
@@ -159,12 +156,4 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _leave(code: int) -> None:
-    if "hdfs_native" in sys.modules:
-        # Threads of the library may want the interpreter while it ends, which aborts the process
-        # after all is done (seen with 0.14.7). So it ends first.
-        atexit._run_exitfuncs()
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
     sys.exit(code)

@@ -9,13 +9,17 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 __all__ = ["Patience"]
 
 T = TypeVar("T")
 
 _IDLE_MAX: Final = 32
+
+
+def _done() -> Any:
+    raise AssertionError("a call is done once")
 
 
 class _Call(Generic[T]):
@@ -54,6 +58,9 @@ class _Runner:
                 call.result = call.action()
             except BaseException as error:
                 call.error = error
+            # What it held is let go of before anybody hears that it is done: that may take the
+            # library a while, and must not go on while the interpreter ends.
+            call.action = _done
             call.is_done.release()
             del call
             if len(self._idle) >= _IDLE_MAX:
