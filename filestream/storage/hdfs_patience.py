@@ -9,7 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
 __all__ = ["Patience"]
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _IDLE_MAX: Final = 32
 
 
-def _done() -> Any:
+def _done() -> NoReturn:
     raise AssertionError("a call is done once")
 
 
