@@ -8,7 +8,7 @@ held. So this may be killed anywhere, and run again.
 A partition is finished some time after it has ended. Late events may still come to it: they make
 further segments, which are packed at another time. A writer that was asleep all that time might take
 the name of a segment that was packed and removed; it looks for that when it writes into a partition that
-has ended, see ``PackedStorage.is_packed``.
+has ended, see ``PackedStorage.was_packed``.
 """
 
 import logging

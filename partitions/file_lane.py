@@ -353,6 +353,4 @@ class FileLane(Lane):
         return file
 
     def _was_packed(self, segment: Segment) -> bool:
-        # Only partitions that have ended are compacted; so for live events nobody is asked.
-        has_ended = self._clock.now_ms() >= segment.partition.end_ms
-        return has_ended and self._storage.is_packed(segment.data_key)
+        return self._storage.was_packed(segment, self._clock.now_ms())

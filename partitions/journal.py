@@ -72,7 +72,7 @@ class JournalPlace:
 
 
 class Journal:
-    """The files of one journal, held by this process until ``release``.
+    """The files of one journal, held by this process until ``close``.
 
     Raises:
         ConflictError: another living process holds it.

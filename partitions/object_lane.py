@@ -231,7 +231,7 @@ class ObjectLane(Lane):
                 # Or an earlier try of ours arrived after all.
                 is_doubtful = number > 0 or key in self._doubtful
                 raise self._overtaken(commit.segment, is_doubtful=is_doubtful) from error
-            if self._was_packed(commit.segment):
+            if self._storage.was_packed(commit.segment, self._clock.now_ms()):
                 # We slept while our heir's segment of this name was packed and removed. The pack
                 # stands for it, also for those who have not heard of it yet.
                 self._storage.delete(key)
@@ -249,11 +249,6 @@ class ObjectLane(Lane):
             f"another process writes as {segment.writer_id!r}: give each its own "
             f"writer_id. url={self._storage.url_of(segment.data_key)}"
         )
-
-    def _was_packed(self, segment: Segment) -> bool:
-        # Only partitions that have ended are compacted; so for live events nobody is asked.
-        has_ended = self._clock.now_ms() >= segment.partition.end_ms
-        return has_ended and self._storage.is_packed(segment.data_key)
 
     def is_current(self, generation: Generation) -> bool:
         """Whether what was put may be acknowledged; False when the stream was truncated."""

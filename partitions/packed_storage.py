@@ -19,7 +19,7 @@ from typing import Final
 
 from filestream.errors import CorruptDataError, NotFoundError
 from filestream.packfile import PackIndex
-from filestream.partitions.layout import Pack, parse_pack_file, parse_segment_name
+from filestream.partitions.layout import Pack, Segment, parse_pack_file, parse_segment_name
 from filestream.partitions.packs import read_index
 from filestream.storage.base import Appender, Entry, Storage, Waker
 
@@ -99,6 +99,16 @@ class PackedStorage(Storage):
         """
         self.list(key.rpartition("/")[0])
         return self.holds(key)
+
+    def was_packed(self, segment: Segment, now_ms: int) -> bool:
+        """Whether a segment that was made just now took a name that had been packed and removed.
+
+        Only partitions that have ended are compacted, so for live events nobody is asked.
+
+        Raises:
+            UnavailableError: the store failed.
+        """
+        return now_ms >= segment.partition.end_ms and self.is_packed(segment.data_key)
 
     def holds(self, key: str) -> bool:
         """Whether a pack that was listed holds this file; asks nobody."""
@@ -245,11 +255,11 @@ class PackedStorage(Storage):
         return self.inner.url_of(key)
 
     def create(self, key: str, *, durable_name: bool = True) -> Appender:
-        """See ``Storage``; see ``is_packed`` for names in a partition that has ended."""
+        """See ``Storage``; see ``was_packed`` for names in a partition that has ended."""
         return self.inner.create(key, durable_name=durable_name)
 
     def put_if_absent(self, key: str, data: bytes) -> None:
-        """See ``Storage``; see ``is_packed`` for names in a partition that has ended."""
+        """See ``Storage``; see ``was_packed`` for names in a partition that has ended."""
         self.inner.put_if_absent(key, data)
 
     def delete(self, key: str) -> None:

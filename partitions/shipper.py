@@ -6,7 +6,6 @@ there. A store that fails is tried again for ever; one that has other bytes unde
 writer, and what is left stays in the journal.
 """
 
-import contextlib
 import logging
 import random
 import threading
@@ -97,9 +96,7 @@ class Shipping:
         except ConflictError:
             self._check_ours(segment, data)
         else:
-            # Only partitions that have ended are compacted.
-            has_ended = self._clock.now_ms() >= segment.partition.end_ms
-            if has_ended and self._storage.is_packed(segment.data_key):
+            if self._storage.was_packed(segment, self._clock.now_ms()):
                 self._check_ours(segment, data)
         journal.remove(segment)
 
@@ -157,8 +154,7 @@ class Shipper:
             if before is None or before == segment:
                 return
             self._closed += 1
-            with contextlib.suppress(NotFoundError):  # Its creation failed, and was undone.
-                self._size += self._journal.storage.size(before.data_key)
+            self._size += self._journal.size(before)
             self._is_due = True
             self._start()
             self._change.notify_all()
